@@ -1,0 +1,1 @@
+"""A library of real peers."""

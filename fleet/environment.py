@@ -1,0 +1,68 @@
+"""The ports that a peer is built on: clock, chance, disk, network and the off-loop executor.
+
+Production hands in the machine's own; a simulation hands in its own and nothing above notices. Deadlines use
+``trio.current_time()``, which a simulation controls through trio's clock.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import blake3
+import trio
+
+from fleet.identity.keys import Identity
+
+if TYPE_CHECKING:
+    from fleet.net.link import Binding
+
+T = TypeVar("T")
+
+
+class OffLoop(Protocol):
+    """Runs work of milliseconds away from the event loop, and returns its result."""
+
+    async def __call__(self, work: Callable[[], T], /) -> T: ...
+
+
+_threads: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar("fleet off-loop threads")
+
+
+async def in_thread(work: Callable[[], T], /) -> T:
+    """The production executor: one thread a core, shared by all peers of the process."""
+    try:
+        limiter = _threads.get()
+    except LookupError:
+        limiter = trio.CapacityLimiter(os.cpu_count() or 1)
+        _threads.set(limiter)
+    return await trio.to_thread.run_sync(work, limiter=limiter)
+
+
+def _derive(seed: int, purpose: str, index: int) -> bytes:
+    """32 bytes that depend on all three and on nothing else."""
+    return blake3.blake3(f"{seed}/{index}/{purpose}".encode(), derive_key_context="peerfleet seed derivation 1").digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What one fleet runs on. ``index`` in its methods is a peer's position in the fleet."""
+
+    binding: Binding
+    seed: int = 0
+    off_loop: OffLoop = field(default=in_thread)
+    wall_clock: Callable[[], float] = field(default=time.time)
+    entropy: Callable[[int], bytes] = field(default=secrets.token_bytes)
+
+    def rng(self, purpose: str, index: int) -> random.Random:
+        """A source of chance of its own for each purpose and peer, decided by the fleet's seed."""
+        return random.Random(_derive(self.seed, purpose, index))
+
+    def identity(self, index: int) -> Identity:
+        """The identity of the fleet's peer ``index``: a test identity, as anyone who knows the seed knows it."""
+        return Identity(_derive(self.seed, "identity", index))

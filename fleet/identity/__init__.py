@@ -1,0 +1,1 @@
+"""Who a peer is, and how a channel proves it."""

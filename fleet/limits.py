@@ -1,0 +1,53 @@
+"""Every cap that a remote peer's behaviour can run into, with its reason. Each has a test at the cap.
+
+Sizes are bytes, times are seconds, the rest are counts.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * 1024
+
+# wire: CBOR
+MAX_CBOR_DEPTH: Final = 16
+"""No message nests deeper than 6; 16 leaves room, and cbor2 itself stops at 400."""
+MAX_CBOR_ITEMS: Final = 65_536
+"""Items in one decoded message: a HAVE of every piece of a gibibyte at 16 KiB still fits."""
+
+# wire: frames
+MAX_CONTROL_FRAME: Final = 1 * MIB
+"""A control frame's payload; checked in the header, before anything is allocated."""
+MAX_MESSAGES_PER_FRAME: Final = 1_024
+"""One signature covers at most this many messages, so decoding one frame stays in the low milliseconds."""
+MAX_CONTROL_OUTBOX: Final = 4 * MIB
+"""Encoded control messages waiting for a peer that does not read. Beyond it the link is cut and counted."""
+MAX_ADDRESS: Final = 255
+"""A listen address's text in HELLO (RFC 1035's limit for a name)."""
+
+# net: handshakes and links
+HANDSHAKE_SECONDS: Final = 10.0
+"""From accept or dial to the end of the session handshake. Three round trips on the slowest link we model."""
+MAX_PENDING_HANDSHAKES: Final = 256
+"""Unproved links one listener holds; a newcomer beyond it displaces the oldest of them."""
+MAX_LINKS: Final = 512
+"""Proved links one peer holds; two (control and bulk) to each neighbour."""
+PING_SECONDS: Final = 10.0
+"""A control link that received nothing for so long is asked for a sign of life."""
+LIVENESS_SECONDS: Final = 30.0
+"""A control link that received nothing for so long is broken."""
+CLOSE_SECONDS: Final = 1.0
+"""How long a graceful close waits for the peer to take the goodbye."""
+
+# swarm
+MAX_PIECE_SIZE: Final = 16 * MIB
+"""Largest piece: a piece is verified as a whole, so this bounds what a lying source can make us throw away."""
+MAX_PIECES: Final = 262_144
+"""Pieces in one artifact: 8 MiB of hashes in the manifest, and 32 KiB a bitfield."""
+MANIFEST_PAGE_PIECES: Final = 16_384
+"""Hashes in one MANIFEST message: 512 KiB, half a control frame."""
+MAX_REQUESTS_PER_LINK: Final = 256
+"""Requests one neighbour may have waiting at a source. One more is a violation: honest fetchers keep to it."""
+MAX_ARTIFACTS: Final = 64
+"""Artifacts one peer shares or fetches at once."""

@@ -1,0 +1,1 @@
+"""Links, bindings and sessions."""

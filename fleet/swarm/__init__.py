@@ -1,0 +1,1 @@
+"""Moving one artifact to many peers."""
