@@ -18,11 +18,16 @@ import blake3
 import trio
 
 from fleet.identity.keys import Identity
+from fleet.limits import KIB
+from fleet.trace import NoTrace, Trace
 
 if TYPE_CHECKING:
     from fleet.net.link import Binding
 
 T = TypeVar("T")
+
+SCRATCH_SIZE = 512 * KIB
+"""A piece is received, hashed and written in blocks of at most this size: half of a core's level 2 cache."""
 
 
 class OffLoop(Protocol):
@@ -46,7 +51,8 @@ async def in_thread(work: Callable[[], T], /) -> T:
 
 def _derive(seed: int, purpose: str, index: int) -> bytes:
     """32 bytes that depend on all three and on nothing else."""
-    return blake3.blake3(f"{seed}/{index}/{purpose}".encode(), derive_key_context="peerfleet seed derivation 1").digest()
+    material = f"{seed}/{index}/{purpose}".encode()
+    return blake3.blake3(material, derive_key_context="peerfleet seed derivation 1").digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +64,10 @@ class Environment:
     off_loop: OffLoop = field(default=in_thread)
     wall_clock: Callable[[], float] = field(default=time.time)
     entropy: Callable[[int], bytes] = field(default=secrets.token_bytes)
+    trace: Trace = field(default_factory=NoTrace)
+    scratch: memoryview = field(default_factory=lambda: memoryview(bytearray(SCRATCH_SIZE)))
+    """Where every link of the fleet receives into. Never in use across a yield, so one block, hot in the processor's
+    cache, serves them all."""
 
     def rng(self, purpose: str, index: int) -> random.Random:
         """A source of chance of its own for each purpose and peer, decided by the fleet's seed."""

@@ -39,6 +39,14 @@ LIVENESS_SECONDS: Final = 30.0
 """A control link that received nothing for so long is broken."""
 CLOSE_SECONDS: Final = 1.0
 """How long a graceful close waits for the peer to take the goodbye."""
+MAX_REMEMBERED_PEERS: Final = 4_096
+"""Peers whose ban, or count of ended sessions, is remembered; the oldest are forgotten."""
+MAX_CHANNEL_CERTIFICATE: Final = 2 * KIB
+"""A channel certificate's DER; ours are 0.4 KiB. Checked before it is parsed."""
+MAX_CHANNEL_ANSWERS: Final = 4 * KIB
+"""TLS answers (27 bytes for each KeyUpdate) waiting for this side to send next. One update serves for 400 GB."""
+MAX_CHANNEL_HANDSHAKE: Final = 16 * KIB
+"""Bytes one side may send before its TLS handshake is done; ours take 3 KiB. OpenSSL alone would hold 100 KiB a link."""
 
 # swarm
 MAX_PIECE_SIZE: Final = 16 * MIB

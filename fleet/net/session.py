@@ -1,0 +1,371 @@
+"""The session: who is at the other end of a link, and the control messages that go over it. Sans-IO.
+
+State machine, the same for both sides and for control and bulk links::
+
+    HELLO ──their hello──▶ PROOF ──their proof──▶ PROVED ──Accept──▶ ESTABLISHED ──Close, violation──▶ CLOSED
+            (where the channel authenticates, the hello leads straight to PROVED)
+
+The session id is the hash of both hellos, initiator's first. On a channel that proves nothing (TCP) each side signs the
+session id and its role, and later every MESSAGES frame: one signature over session id, role, frame number and the whole
+batch, so a frame cannot be replayed on another link, in another direction or twice. On TLS the certificate is the
+proof, the hello's key must be the certificate's, and frames carry no signature.
+
+Exactly one link survives a simultaneous dial because exactly one side decides: of a control link the peer with the
+smaller id, of a bulk link the responder. Until its Accept nothing but Accept and Close is taken, so nothing is lost on
+the loser. The hello's ``incarnation`` (drawn at each start of a peer) and ``generation`` (how many sessions with this
+peer the sender has seen end) tell the decider that its old link is dead on the other side and must give way.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import Enum, IntEnum
+from typing import Final, TypeAlias
+
+import blake3
+
+from fleet.errors import LimitExceeded, LinkClosed, PeerViolation
+from fleet.identity.keys import FRAME_DOMAIN, HANDSHAKE_DOMAIN, SIGNATURE_SIZE, Identity, PeerId, verify_untrusted
+from fleet.limits import (
+    LIVENESS_SECONDS,
+    MAX_CBOR_ITEMS,
+    MAX_CONTROL_FRAME,
+    MAX_CONTROL_OUTBOX,
+    MAX_MESSAGES_PER_FRAME,
+    PING_SECONDS,
+)
+from fleet.net.hello import Hello, Purpose
+from fleet.wire.frame import FrameKind, FrameReader, control_frame
+from fleet.wire.messages import (
+    MAX_REASON,
+    Accept,
+    Close,
+    Message,
+    Phase,
+    Ping,
+    Pong,
+    decode_batch_untrusted,
+    encode_batch,
+    encode_message,
+    item_count,
+)
+
+_BATCH_ROOM: Final = MAX_CONTROL_FRAME - SIGNATURE_SIZE - 8
+
+
+class Role(IntEnum):
+    """Which side dialled."""
+
+    INITIATOR = 0
+    RESPONDER = 1
+
+
+class State(Enum):
+    """See the module's picture."""
+
+    HELLO = "awaiting hello"
+    PROOF = "awaiting proof"
+    PROVED = "proved"
+    ESTABLISHED = "established"
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True)
+class Proved:
+    """The other side is who its hello says. Where ``decide`` is set this side must now accept or refuse the link."""
+
+    peer: PeerId
+    hello: Hello
+    decide: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Established:
+    """The deciding side accepted: messages may flow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """Messages of the established session, in order; pings are answered inside and do not appear."""
+
+    messages: list[Message]
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The other side said goodbye."""
+
+    reason: str
+
+
+SessionEvent: TypeAlias = Proved | Established | Received | Closed
+
+
+class Session:
+    """One side of one session. Bytes go in through ``receive_untrusted``, come out of ``take_output``."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        role: Role,
+        hello: Hello,
+        *,
+        now: float,
+        channel_peer: PeerId | None = None,
+        expected_peer: PeerId | None = None,
+        generation_of: Callable[[PeerId], int] = lambda _peer: 0,
+    ) -> None:
+        """``hello`` is this side's; a responder's takes purpose and session from the initiator's, and its generation
+        from ``generation_of``. ``channel_peer`` is the identity that an authenticating channel has proved; None
+        means that frames are signed.
+        """
+        self.peer: PeerId | None = None
+        self.their_hello: Hello | None = None
+        self.session_id = b""
+        self.state = State.HELLO
+        self.messages_dropped = 0
+        self._identity = identity
+        self._role = role
+        self._hello = hello
+        self._channel_peer = channel_peer
+        self._signed = channel_peer is None
+        self._expected = expected_peer
+        self._generation_of = generation_of
+        self.decides = False
+        """Once proved: whether this side accepts or refuses the link."""
+        self._reader = FrameReader()
+        self._frames_out: list[bytes] = []
+        self._outbox: deque[tuple[bytes, int]] = deque()
+        self._outbox_size = 0
+        self._sent_frames = 0
+        self._received_frames = 0
+        self._heard_at = now
+        self._ping_at: float | None = None
+        self._pings = 0
+        self._hello_bytes = hello.encode()
+        if role is Role.INITIATOR:
+            self._frames_out.append(control_frame(FrameKind.HELLO, self._hello_bytes))
+
+    # --- in ---
+
+    def receive_untrusted(self, data: memoryview | bytes, now: float) -> list[SessionEvent]:
+        """Take bytes from the link. Raises ``PeerViolation`` (the session is then CLOSED) or returns what happened."""
+        events: list[SessionEvent] = []
+        self._heard_at = now
+        self._ping_at = None
+        try:
+            self._reader.feed(data)
+            while not self.carries_pieces and (frame := self._reader.next_untrusted()) is not None:
+                self._frame_untrusted(*frame, events)
+        except PeerViolation as violation:
+            self.state = State.CLOSED
+            violation.peer = self.peer or self._channel_peer  # only a proved peer is to blame, not a claimed key
+            raise
+        return events
+
+    @property
+    def is_control(self) -> bool:
+        """Whether this is a control link's session."""
+        return self._hello.purpose is Purpose.CONTROL
+
+    @property
+    def carries_pieces(self) -> bool:
+        """True once a bulk link's handshake is over: what follows is for a ``PieceReader``, beginning with ``rest``."""
+        return self.state is State.ESTABLISHED and self._hello.purpose is Purpose.BULK
+
+    def rest(self) -> bytes:
+        """Bytes of pieces that arrived together with the end of a bulk link's handshake."""
+        return self._reader.rest()
+
+    def _frame_untrusted(self, kind: FrameKind, payload: bytes, events: list[SessionEvent]) -> None:
+        match self.state, kind:
+            case State.HELLO, FrameKind.HELLO:
+                self._hello_untrusted(payload, events)
+            case State.PROOF, FrameKind.PROOF:
+                self._proof_untrusted(payload, events)
+            case (State.PROVED, FrameKind.MESSAGES):
+                for message in self._open_untrusted(payload, Phase.PROVED):
+                    self._proved_message(message, events)
+            case (State.ESTABLISHED, FrameKind.MESSAGES):
+                messages = [m for m in self._open_untrusted(payload, Phase.ESTABLISHED) if not self._handled(m, events)]
+                if messages:
+                    events.append(Received(messages))
+            case State.CLOSED, _:
+                pass
+            case _:
+                raise PeerViolation(f"a {kind.name} frame while the session is {self.state.value}")
+
+    def _hello_untrusted(self, payload: bytes, events: list[SessionEvent]) -> None:
+        hello = Hello.decode_untrusted(payload)
+        if hello.key == self._identity.peer_id:
+            raise PeerViolation("the peer claims this peer's own key: a connection to oneself, or a stolen key")
+        if self._channel_peer is not None and hello.key != self._channel_peer:
+            raise PeerViolation("the hello's key is not the one that the channel proved", self._channel_peer)
+        if self._expected is not None and hello.key != self._expected:
+            raise PeerViolation(f"expected peer {self._expected.short}, found {hello.key.short}", self._channel_peer)
+        if hello.purpose is not self._hello.purpose and self._role is Role.INITIATOR:
+            raise PeerViolation("the responder changed the link's purpose")
+        self.their_hello = hello
+        if self._role is Role.RESPONDER:
+            self._hello = replace(
+                self._hello, purpose=hello.purpose, session=hello.session, generation=self._generation_of(hello.key)
+            )
+            self._hello_bytes = self._hello.encode()
+            self._frames_out.append(control_frame(FrameKind.HELLO, self._hello_bytes))
+            first, second = payload, self._hello_bytes
+        else:
+            first, second = self._hello_bytes, payload
+        transcript = b"".join(len(part).to_bytes(4, "big") + part for part in (first, second))
+        self.session_id = blake3.blake3(transcript, derive_key_context="peerfleet session id 1").digest()
+        if self._signed:
+            proof = self._identity.sign(HANDSHAKE_DOMAIN, self.session_id + bytes([self._role]))
+            self._frames_out.append(control_frame(FrameKind.PROOF, proof))
+            self.state = State.PROOF
+        else:
+            self._proved(events)
+
+    def _proof_untrusted(self, payload: bytes, events: list[SessionEvent]) -> None:
+        hello = self._require_hello()
+        verify_untrusted(hello.key, HANDSHAKE_DOMAIN, self.session_id + bytes([1 - self._role]), payload)
+        self._proved(events)
+
+    def _require_hello(self) -> Hello:
+        assert self.their_hello is not None, "states after HELLO hold the other side's hello"  # noqa: S101
+        return self.their_hello
+
+    def _proved(self, events: list[SessionEvent]) -> None:
+        hello = self._require_hello()
+        self.peer = hello.key
+        self.state = State.PROVED
+        if hello.purpose is Purpose.CONTROL:
+            decide = self._identity.peer_id < hello.key
+        else:
+            decide = self._role is Role.RESPONDER
+        self.decides = decide
+        events.append(Proved(hello.key, hello, decide))
+
+    def _proved_message(self, message: Message, events: list[SessionEvent]) -> None:
+        if isinstance(message, Accept):
+            if self.decides:
+                raise PeerViolation("an Accept from the side that does not decide")
+            self.state = State.ESTABLISHED
+            events.append(Established())
+        else:
+            self._handled(message, events)
+
+    def _handled(self, message: Message, events: list[SessionEvent]) -> bool:
+        """Whether the session itself answers this message."""
+        if isinstance(message, Ping):
+            self.send(Pong(message.token))
+        elif isinstance(message, Close):
+            self.state = State.CLOSED
+            events.append(Closed(message.reason))
+        elif not isinstance(message, Pong):
+            return False
+        return True
+
+    # --- signatures ---
+
+    def _signed_part(self, role: int, number: int, batch: bytes) -> bytes:
+        return self.session_id + bytes([role]) + number.to_bytes(8, "big") + batch
+
+    def _open_untrusted(self, payload: bytes, phase: Phase) -> list[Message]:
+        batch = payload
+        if self._signed:
+            signature, batch = payload[:SIGNATURE_SIZE], payload[SIGNATURE_SIZE:]
+            part = self._signed_part(1 - self._role, self._received_frames, batch)
+            verify_untrusted(self._require_hello().key, FRAME_DOMAIN, part, signature)
+        self._received_frames += 1
+        return decode_batch_untrusted(batch, phase)
+
+    def _seal(self, batch: bytes) -> bytes:
+        number = self._sent_frames
+        self._sent_frames += 1
+        if not self._signed:
+            return control_frame(FrameKind.MESSAGES, batch)
+        signature = self._identity.sign(FRAME_DOMAIN, self._signed_part(self._role, number, batch))
+        return control_frame(FrameKind.MESSAGES, signature, batch)
+
+    # --- out ---
+
+    def accept(self) -> None:
+        """Keep the link. Only after a ``Proved`` with ``decide``."""
+        self._frames_out.append(self._seal(encode_batch([encode_message(Accept())])))
+        self.state = State.ESTABLISHED
+
+    def close(self, reason: str) -> None:
+        """Say goodbye (or refuse the link, before it is established); nothing can be sent after it."""
+        if self.state in (State.PROVED, State.ESTABLISHED):
+            self._flush_outbox()
+            self._frames_out.append(self._seal(encode_batch([encode_message(Close(reason[:MAX_REASON]))])))
+        self.state = State.CLOSED
+
+    def send(self, message: Message) -> None:
+        """Queue a message for the next frame.
+
+        Raises ``LimitExceeded`` when ``MAX_CONTROL_OUTBOX`` bytes wait for a peer that does not read: the caller cuts
+        it off. Raises ``LinkClosed`` when the session is not established.
+        """
+        if self.state is not State.ESTABLISHED:
+            raise LinkClosed(f"the session is {self.state.value}: wait for it to be established")
+        encoded = encode_message(message)
+        if self._outbox_size + len(encoded) > MAX_CONTROL_OUTBOX:
+            self.messages_dropped += 1
+            raise LimitExceeded(f"{self._outbox_size:,} bytes of control messages wait for a peer that does not read")
+        self._outbox.append((encoded, item_count(message)))
+        self._outbox_size += len(encoded)
+
+    @property
+    def has_output(self) -> bool:
+        """Whether ``take_output`` would return anything."""
+        return bool(self._frames_out or self._outbox)
+
+    def take_output(self) -> bytes:
+        """The bytes to send now: whole frames, as many messages to a signature as fit. Call it once per wake-up."""
+        if self._outbox:
+            self._frames_out.append(self._next_batch())
+        output = b"".join(self._frames_out)
+        self._frames_out.clear()
+        return output
+
+    def _flush_outbox(self) -> None:
+        while self._outbox:
+            self._frames_out.append(self._next_batch())
+
+    def _next_batch(self) -> bytes:
+        batch: list[bytes] = []
+        room, items = _BATCH_ROOM, MAX_CBOR_ITEMS - 1
+        while self._outbox and len(batch) < MAX_MESSAGES_PER_FRAME:
+            encoded, count = self._outbox[0]
+            if len(encoded) > room or count > items:
+                break
+            self._outbox.popleft()
+            batch.append(encoded)
+            room -= len(encoded)
+            items -= count
+        self._outbox_size -= _BATCH_ROOM - room
+        return self._seal(encode_batch(batch))
+
+    # --- time ---
+
+    def next_deadline(self) -> float:
+        """When ``on_timer`` is next due, in the clock of the ``now`` arguments."""
+        if self.state is not State.ESTABLISHED:
+            return float("inf")
+        silent_from = self._heard_at if self._ping_at is None else self._ping_at
+        return min(silent_from + PING_SECONDS, self._heard_at + LIVENESS_SECONDS)
+
+    def on_timer(self, now: float) -> bool:
+        """Ping a silent peer. False means it has been silent for ``LIVENESS_SECONDS``: break the link."""
+        if self.state is not State.ESTABLISHED:
+            return True
+        if now >= self._heard_at + LIVENESS_SECONDS:
+            return False
+        silent_from = self._heard_at if self._ping_at is None else self._ping_at
+        if now >= silent_from + PING_SECONDS:
+            self._ping_at = now
+            self._pings += 1
+            self.send(Ping(self._pings % 2**32))
+        return True

@@ -1,0 +1,391 @@
+"""A peer: one identity, one listener, its neighbours, and the services that they talk to.
+
+Links come in through the listener or go out through ``connect``; either way both handshakes (channel and session) have
+``HANDSHAKE_SECONDS`` and at most ``MAX_PENDING_HANDSHAKES`` incoming ones are pending, the oldest giving way. A
+neighbour is up when its control and its bulk link both are. Who breaks the protocol is cut off and refused then on.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from fleet.errors import DeadlineExceeded, FleetError, LinkBroken, LinkClosed, LocalMisuse, PeerViolation
+from fleet.limits import HANDSHAKE_SECONDS, MAX_LINKS, MAX_PENDING_HANDSHAKES, MAX_REMEMBERED_PEERS, MIB
+from fleet.net.hello import NONCE_SIZE, Hello, Purpose
+from fleet.net.neighbour import Neighbour
+from fleet.net.session import Closed, Established, Proved, Received, Role, Session
+from fleet.storage import DirectoryFile
+from fleet.swarm.manifest import Manifest
+from fleet.swarm.transfer import Transfer
+from fleet.wire.messages import SwarmMessage
+
+if TYPE_CHECKING:
+    from fleet.environment import Environment
+    from fleet.identity.keys import Identity, PeerId
+    from fleet.net.link import Link, Listener
+    from fleet.storage import File, Storage
+    from fleet.swarm.holding import Holding
+    from fleet.wire.messages import Message
+
+DUPLICATE: Final = "duplicate: another link to this peer survives"
+FEATURE_SWARM: Final = 1
+
+
+class Peer:
+    """One peer. Make it with ``running``; ``neighbours`` are those that are up, ``swarm`` its artifacts."""
+
+    def __init__(self, environment: Environment, index: int, identity: Identity, storage: Storage) -> None:
+        self.index = index
+        self.identity = identity
+        self.peer_id = identity.peer_id
+        self.name = f"peer-{index}"
+        self.neighbours: dict[PeerId, Neighbour] = {}
+        self.banned: OrderedDict[PeerId, str] = OrderedDict()
+        """Who broke the protocol, and how; the oldest are forgotten beyond ``MAX_REMEMBERED_PEERS``."""
+        self.handshakes_displaced = 0
+        """Pending incoming handshakes that gave way to newer ones."""
+        self._environment = environment
+        self._storage = storage
+        self._listener: Listener | None = None
+        self._nursery: trio.Nursery | None = None
+        self._incarnation = int.from_bytes(environment.entropy(8), "big")
+        self._generations: OrderedDict[PeerId, int] = OrderedDict()
+        self._sessions: dict[PeerId, Neighbour] = {}
+        self._pending: OrderedDict[trio.CancelScope, None] = OrderedDict()
+        self._changed = trio.Event()
+        self._transfer: Transfer | None = None
+
+    # --- life ---
+
+    @asynccontextmanager
+    async def running(self, address: str = "127.0.0.1:0") -> AsyncIterator[Peer]:
+        """Listen and serve until the block ends, then say goodbye to every neighbour and release everything."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            self._listener = await self._environment.binding.listen(self.identity, address)
+            self._transfer = Transfer(
+                self._environment,
+                self._storage,
+                self.name,
+                lambda purpose: self._environment.rng(purpose, self.index),
+                nursery.start_soon,
+            )
+            try:
+                nursery.start_soon(self._accept_links, self._listener)
+                nursery.start_soon(self._transfer.run_timers)
+                yield self
+            finally:
+                # Neighbours close their links, in order or not, while being cancelled.
+                nursery.cancel_scope.cancel()
+                with trio.CancelScope(shield=True):
+                    await self._listener.aclose()
+                    for neighbour in list(self._sessions.values()):
+                        await neighbour.ended.wait()
+                self._transfer.close()
+                self._storage.close()
+
+    # --- artifacts ---
+
+    async def share(self, source: Path | str | File, piece_size: int = MIB, *, super_seed: bool = True) -> Holding:
+        """Serve a file, read in place and never written; ``holding.root`` is what others fetch.
+
+        Raises ``StorageFailed`` when it cannot be read, ``LocalMisuse`` when the piece size does not fit it.
+        """
+        file = DirectoryFile(Path(source), writable=False) if isinstance(source, str | Path) else source
+        try:
+            manifest = await self._environment.off_loop(lambda: Manifest.of_file(file, piece_size))
+            return self.swarm.share(manifest, file, super_seed=super_seed)
+        except BaseException:
+            file.close()
+            raise
+
+    async def fetch(self, root: bytes) -> Holding:
+        """Fetch an artifact from the neighbours that have it, and serve it on; ``await holding.wait()`` for the end."""
+        return await self.swarm.fetch(root)
+
+    # --- ends ---
+
+    def kill(self) -> None:
+        """Drop every link at once, without a goodbye, as a killed process does. The caller then ends ``running``."""
+        for neighbour in list(self._sessions.values()):
+            neighbour.abort()
+
+    @property
+    def address(self) -> str:
+        """Where others dial this peer."""
+        if self._listener is None:
+            raise LocalMisuse(f"{self.name} is not running: start it first")
+        return self._listener.address
+
+    @property
+    def swarm(self) -> Transfer:
+        """The artifacts that this peer shares and fetches."""
+        if self._transfer is None:
+            raise LocalMisuse(f"{self.name} is not running: start it first")
+        return self._transfer
+
+    def _emit(self, kind: str, **fields: str | float) -> None:
+        self._environment.trace.emit(trio.current_time(), self.name, kind, **fields)
+
+    # --- links ---
+
+    async def connect(self, address: str, expected_peer: PeerId | None = None) -> Neighbour:
+        """The neighbour at ``address``, dialled unless it is up already.
+
+        Raises ``LinkBroken`` when nobody answers there, ``PeerViolation`` when somebody else does, ``LinkClosed`` when
+        it refuses, ``DeadlineExceeded`` after ``HANDSHAKE_SECONDS``.
+        """
+        if expected_peer is not None and expected_peer in self.neighbours:
+            return self.neighbours[expected_peer]
+        with trio.move_on_after(HANDSHAKE_SECONDS):
+            return await self._dial_neighbour(address, expected_peer)
+        raise DeadlineExceeded(f"{address} did not finish its handshake within {HANDSHAKE_SECONDS:.0f} s")
+
+    async def _dial_neighbour(self, address: str, expected_peer: PeerId | None) -> Neighbour:
+        link = await self._environment.binding.dial(address, self.identity, expected_peer)
+        neighbour = await self._initiate(link, Purpose.CONTROL, expected_peer)
+        if isinstance(neighbour, Neighbour):
+            try:
+                link = await self._environment.binding.dial(address, self.identity, neighbour.peer)
+                await self._initiate(link, Purpose.BULK, neighbour.peer, neighbour.session.session_id)
+            except BaseException as error:
+                neighbour.end(error if isinstance(error, FleetError) else LinkClosed("the dial was given up"))
+                raise
+            peer = neighbour.peer
+        else:
+            peer = neighbour  # another link to it survives: wait until that is up
+        while peer not in self.neighbours:
+            await self._changed.wait()
+        return self.neighbours[peer]
+
+    async def _initiate(
+        self, link: Link, purpose: Purpose, expected_peer: PeerId | None, control_session: bytes = b""
+    ) -> Neighbour | PeerId:
+        """Both handshakes of a link that this side dialled: its neighbour, or the peer that another link leads to."""
+        try:
+            await link.handshake()
+            generation = 0 if expected_peer is None else self._generations.get(expected_peer, 0)
+            hello = self._hello(purpose, generation, control_session)
+            return await self._shake_hands(link, Role.INITIATOR, hello, expected_peer)
+        except BaseException:
+            link.abort()
+            raise
+
+    async def _accept_links(self, listener: Listener) -> None:
+        assert self._nursery is not None, "started by running"  # noqa: S101
+        while True:
+            link = await listener.accept()
+            if len(self._pending) >= MAX_PENDING_HANDSHAKES:
+                oldest, _ = self._pending.popitem(last=False)
+                oldest.cancel()
+                self.handshakes_displaced += 1
+            scope = trio.CancelScope(deadline=trio.current_time() + HANDSHAKE_SECONDS)
+            self._pending[scope] = None
+            self._nursery.start_soon(self._welcome, link, scope)
+
+    async def _welcome(self, link: Link, scope: trio.CancelScope) -> None:
+        """Both handshakes of an incoming link."""
+        kept = False
+        try:
+            with scope:
+                await link.handshake()
+                hello = self._hello(Purpose.CONTROL, 0)
+                outcome = await self._shake_hands(link, Role.RESPONDER, hello, None)
+                kept = isinstance(outcome, Neighbour)
+            if scope.cancelled_caught:
+                self._emit("handshake_unfinished", address=link.remote_address)
+        except FleetError as error:
+            self._emit("handshake_failed", address=link.remote_address, reason=str(error))
+        finally:
+            self._pending.pop(scope, None)
+            if not kept:
+                link.abort()
+
+    def _hello(self, purpose: Purpose, generation: int, control_session: bytes = b"") -> Hello:
+        nonce = self._environment.entropy(NONCE_SIZE)
+        return Hello(
+            purpose,
+            self.peer_id,
+            nonce,
+            self._incarnation,
+            generation,
+            self.address,
+            control_session,
+            (FEATURE_SWARM,),
+        )
+
+    async def _shake_hands(
+        self, link: Link, role: Role, hello: Hello, expected_peer: PeerId | None
+    ) -> Neighbour | PeerId:
+        """The session's handshake, up to a link that carries messages or pieces. See ``_initiate``."""
+        session = Session(
+            self.identity,
+            role,
+            hello,
+            now=trio.current_time(),
+            channel_peer=link.channel_peer if self._environment.binding.authenticates else None,
+            expected_peer=expected_peer,
+            generation_of=lambda peer: self._generations.get(peer, 0),
+        )
+        scratch = self._environment.scratch
+        neighbour: Neighbour | None = None
+        try:
+            while neighbour is None:
+                if session.has_output:
+                    await link.send_all([session.take_output()])
+                count = await link.receive_into(scratch)
+                if count == 0:
+                    raise LinkBroken(f"{link.remote_address} ended the link during its handshake")
+                for event in session.receive_untrusted(scratch[:count], trio.current_time()):
+                    match event:
+                        case Proved(decide=decide):
+                            objection = self._objection(session)
+                            if objection is not None:
+                                return await self._refuse(link, session, objection)
+                            if decide:
+                                session.accept()
+                                neighbour = self._keep(link, session, role)
+                        case Established():
+                            neighbour = self._keep(link, session, role)
+                        case Received(messages) if neighbour is not None:
+                            neighbour.early += messages
+                        case Closed(reason):
+                            if reason == DUPLICATE and session.peer is not None:
+                                await link.aclose()
+                                return session.peer
+                            raise LinkClosed(f"{link.remote_address} refused the link: {reason}")
+            if session.has_output:
+                await link.send_all([session.take_output()])
+        except PeerViolation as violation:
+            if session.peer is not None:
+                self._ban(session.peer, str(violation))
+            raise
+        except BaseException as error:
+            if neighbour is not None and session.is_control:
+                neighbour.end(error if isinstance(error, FleetError) else LinkClosed("the handshake was given up"))
+            raise
+        return neighbour
+
+    async def _refuse(self, link: Link, session: Session, objection: str) -> PeerId:
+        session.close(objection)
+        await link.send_all([session.take_output()])
+        await link.aclose()
+        if objection == DUPLICATE and session.peer is not None:
+            return session.peer
+        raise LinkClosed(f"this side refused {link.remote_address}: {objection}")
+
+    def _objection(self, session: Session) -> str | None:
+        """Why a proved link is not to be kept, or None. Duplicates are for the deciding side to refuse."""
+        hello = session.their_hello
+        assert hello is not None, "the session is proved"  # noqa: S101
+        if hello.key in self.banned:
+            return f"banned: {self.banned[hello.key]}"
+        current = self._sessions.get(hello.key)
+        if current is not None and current.reason is not None:
+            current = None  # it is ending
+        if session.is_control:
+            if current is None:
+                return "too many neighbours" if len(self._sessions) >= MAX_LINKS // 2 else None
+            stale = hello.incarnation != current.hello.incarnation or hello.generation > current.hello.generation
+            return DUPLICATE if session.decides and not stale else None
+        if (
+            current is None
+            or current.bulk is not None
+            or (session.decides and current.session.session_id != hello.session)
+        ):
+            return "this bulk link belongs to no session"
+        return None
+
+    def _keep(self, link: Link, session: Session, role: Role) -> Neighbour:
+        """The link is established: a control link makes a neighbour, a bulk link completes one."""
+        peer = session.peer
+        assert peer is not None, "the session is established"  # noqa: S101
+        if not session.is_control:
+            neighbour = self._sessions[peer]
+            neighbour.attach(link, session.rest())
+            return neighbour
+        assert self._nursery is not None, "links only exist while running"  # noqa: S101
+        previous = self._sessions.get(peer)
+        if previous is not None:
+            previous.end(LinkBroken("a newer link replaces this one"))
+        neighbour = self._sessions[peer] = Neighbour(session, link, dialled=role is Role.INITIATOR)
+        self._nursery.start_soon(self._serve, neighbour, previous)
+        return neighbour
+
+    # --- neighbours ---
+
+    async def _serve(self, neighbour: Neighbour, previous: Neighbour | None) -> None:
+        """A neighbour's whole life, from its control link's handshake to its end."""
+        peer = neighbour.peer
+        try:
+            with trio.move_on_after(HANDSHAKE_SECONDS):
+                if previous is not None:
+                    await previous.ended.wait()
+                await neighbour.attached.wait()
+            if neighbour.bulk is None:
+                neighbour.end(LinkBroken(f"{peer.short} opened no bulk link"))
+            elif neighbour.reason is None:
+                self.neighbours[peer] = neighbour
+                self.swarm.neighbour_up(neighbour)
+                self._note_change()
+                self._emit("neighbour_up", neighbour=peer.short, dialled=neighbour.dialled)
+            await neighbour.run(self, self._environment.scratch)
+        finally:
+            self._forget(neighbour)
+
+    def _forget(self, neighbour: Neighbour) -> None:
+        peer = neighbour.peer
+        self.swarm.neighbour_down(neighbour)
+        if self.neighbours.get(peer) is neighbour:
+            del self.neighbours[peer]
+        if self._sessions.get(peer) is neighbour:
+            del self._sessions[peer]
+        self._generations[peer] = self._generations.pop(peer, 0) + 1
+        if len(self._generations) > MAX_REMEMBERED_PEERS:
+            self._generations.popitem(last=False)
+        if isinstance(neighbour.reason, PeerViolation):
+            self._ban(peer, str(neighbour.reason))
+        self._emit("neighbour_down", neighbour=peer.short, reason=str(neighbour.reason))
+        self._note_change()
+        neighbour.ended.set()
+
+    def _note_change(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+    def _ban(self, peer: PeerId, reason: str) -> None:
+        self.banned[peer] = reason
+        if len(self.banned) > MAX_REMEMBERED_PEERS:
+            self.banned.popitem(last=False)
+        self._emit("banned", neighbour=peer.short, reason=reason)
+
+    async def until(self, ready: Callable[[], bool]) -> None:
+        """Wait until ``ready()`` holds, looked at whenever a neighbour comes up or goes down."""
+        while not ready():
+            await self._changed.wait()
+
+    # --- what neighbours ask of their owner ---
+
+    def handle_untrusted(self, neighbour: Neighbour, messages: list[Message]) -> None:
+        """See ``Service``."""
+        for message in messages:
+            if isinstance(message, SwarmMessage):
+                self.swarm.handle_untrusted(neighbour, message)
+
+    def before_frame(self, neighbour: Neighbour) -> None:
+        """See ``Service``."""
+        self.swarm.before_frame(neighbour)
+
+    async def bulk_receive(self, neighbour: Neighbour) -> None:
+        """See ``Service``."""
+        await self.swarm.bulk_receive(neighbour)
+
+    async def bulk_send(self, neighbour: Neighbour) -> None:
+        """See ``Service``."""
+        await self.swarm.bulk_send(neighbour)

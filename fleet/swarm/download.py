@@ -1,0 +1,512 @@
+"""Fetching one artifact: from its root to every piece verified. Sans-IO.
+
+Without the manifest the fetcher JOINs, waits for somebody's BITFIELD and asks that neighbour for the manifest's pages,
+one neighbour at a time, so that a forged page has one author. With it, each neighbour is a source: it is asked for
+pieces (``picker``) as its pace allows (``source``), and each answer is one piece or a REJECT.
+
+Every piece arrives whole from one source, so a wrong hash has one author too. At most one answer writes to a piece at
+a time (it *holds the pen*); a second one that arrives meanwhile is counted as duplicate and thrown away. A source that
+times out loses its pens. In the endgame, when every missing piece is asked for, a source without work may be asked for
+a piece that another has been sitting on for long; the loser is sent a CANCEL.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from fleet.errors import PeerViolation
+from fleet.limits import MAX_PIECES
+from fleet.swarm.bitfield import from_wire_untrusted
+from fleet.swarm.manifest import Manifest, ManifestAssembler
+from fleet.swarm.picker import Picker
+from fleet.swarm.source import Ask, Source
+from fleet.wire.messages import (
+    Bitfield,
+    Cancel,
+    Choke,
+    Have,
+    Join,
+    Leave,
+    ManifestPage,
+    Message,
+    Request,
+    Unchoke,
+    WantManifest,
+)
+
+if TYPE_CHECKING:
+    import random
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from fleet.identity.keys import PeerId
+
+MANIFEST_TIMEOUT: Final = 5.0
+"""Seconds a neighbour has for one page of the manifest before the next neighbour is asked."""
+ENDGAME_SECONDS: Final = 0.1
+"""How often the endgame looks for a request worth repeating elsewhere."""
+MAX_COPIES: Final = 2
+"""Requests out for one piece in the endgame."""
+RETRY_SECONDS: Final = 1.0
+"""How long a piece that one source REJECTed is not asked of that source again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Send a message to a neighbour."""
+
+    peer: PeerId
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestFound:
+    """The manifest is complete and matches the root: make a store and call ``begin``."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class TimedOut:
+    """A neighbour made no progress for too long and is backed off; the trace should say so."""
+
+    peer: PeerId
+    pieces: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """Every piece is verified."""
+
+
+Effect: TypeAlias = Say | ManifestFound | TimedOut | Finished
+
+
+@dataclass(slots=True, eq=False)
+class Incoming:
+    """One piece on its way in. While ``holds_pen``, its bytes are hashed and written; else they are thrown away."""
+
+    peer: PeerId
+    ask: Ask
+    piece: int
+    length: int
+    holds_pen: bool
+
+
+class Download:
+    """One fetcher of one artifact. Methods take ``now`` and return effects; wrong input raises ``PeerViolation``."""
+
+    def __init__(self, root: bytes, rng: random.Random, take_ids: Callable[[int], int]) -> None:
+        """``take_ids(n)`` reserves n consecutive request ids (mod 2^32) and returns the first: a peer's downloads share
+        them, so that an id alone names a request.
+        """
+        self.root = root
+        self.manifest: Manifest | None = None
+        self.finished = False
+        self.duplicate_bytes = 0
+        """Bytes that arrived for a piece already held or being written."""
+        self.wasted_bytes = 0
+        """Bytes of pieces that failed their hash, or whose source went away or was given up half-way."""
+        self.bytes_from: Counter[PeerId] = Counter()
+        """Bytes of verified pieces, by source."""
+        self.needed_bytes = 0
+        self._rng = rng
+        self._early: dict[PeerId, tuple[bytes | None, set[int]]] = {}
+        self._assembler: ManifestAssembler | None = None
+        self._manifest_found = False
+        self._manifest_from: PeerId | None = None
+        self._manifest_due = float("inf")
+        self._unhelpful: set[PeerId] = set()
+        self._picker: Picker | None = None
+        self._sources: dict[PeerId, Source] = {}
+        self._numbers = 0
+        self._take_ids = take_ids
+        self._pens: dict[int, Incoming] = {}
+        self._copies: Counter[int] = Counter()
+        self._refused_until: list[tuple[float, PeerId, int]] = []
+
+    # --- neighbours ---
+
+    def neighbour_up(self, peer: PeerId) -> list[Effect]:
+        """A neighbour appeared; without the manifest it is asked whether it takes part."""
+        if self.manifest is None:
+            self._early[peer] = (None, set())
+            return [Say(peer, Join(self.root))]
+        return []
+
+    def neighbour_down(self, peer: PeerId, now: float) -> list[Effect]:
+        """A neighbour is gone, and all that it owed with it."""
+        self._early.pop(peer, None)
+        self._unhelpful.discard(peer)
+        source = self._sources.pop(peer, None)
+        if source is not None and self._picker is not None:
+            self._picker.remove_source(source.number)
+            for ask in source.asks.values():
+                self._release(ask)
+        if self._manifest_from == peer:
+            self._manifest_from = None
+            return self._ask_manifest(now)
+        return self._fill_all(now)
+
+    # --- messages ---
+
+    def handle_untrusted(self, peer: PeerId, message: Message, now: float) -> list[Effect]:
+        """Take a message about this artifact from a neighbour."""
+        if self.manifest is None:
+            return self._handle_early_untrusted(peer, message, now)
+        match message:
+            case Bitfield():
+                return self._bitfield_untrusted(peer, message.bits, now)
+            case Have():
+                return self._have_untrusted(peer, message.pieces, now)
+            case Choke() | Unchoke():
+                return self._choke(peer, isinstance(message, Choke), now)
+            case Leave():
+                return self.neighbour_down(peer, now)
+            case _:
+                return []
+
+    def _handle_early_untrusted(self, peer: PeerId, message: Message, now: float) -> list[Effect]:
+        match message:
+            case Bitfield():
+                # Its length cannot be checked before the manifest is here; the registry has capped it.
+                self._early[peer] = (message.bits, set())
+                return self._ask_manifest(now)
+            case Have():
+                bits, pieces = self._early.get(peer, (None, set()))
+                if bits is None or len(pieces) + len(message.pieces) > MAX_PIECES:
+                    raise PeerViolation("a HAVE before any BITFIELD", peer)
+                pieces.update(message.pieces)
+            case ManifestPage():
+                return self._manifest_page_untrusted(peer, message, now)
+            case Leave():
+                self._early[peer] = (None, set())
+                if self._manifest_from == peer:
+                    self._manifest_from = None
+                    return self._ask_manifest(now)
+            case _:
+                pass
+        return []
+
+    def _ask_manifest(self, now: float) -> list[Effect]:
+        if self._manifest_from is not None or self._manifest_found:
+            return []
+        holders = [peer for peer, (bits, _) in self._early.items() if bits is not None]
+        if not holders:
+            self._manifest_due = float("inf")
+            return []
+        fresh = [peer for peer in holders if peer not in self._unhelpful]
+        if not fresh:
+            self._unhelpful.clear()
+            fresh = holders
+        self._manifest_from = fresh[self._rng.randrange(len(fresh))]
+        self._assembler = ManifestAssembler(self.root)
+        self._manifest_due = now + MANIFEST_TIMEOUT
+        return [Say(self._manifest_from, WantManifest(self.root, 0))]
+
+    def _manifest_page_untrusted(self, peer: PeerId, page: ManifestPage, now: float) -> list[Effect]:
+        if peer != self._manifest_from or self._assembler is None:
+            return []  # late: it was given up
+        try:
+            manifest = self._assembler.add_page_untrusted(page.size, page.piece_size, page.page, page.hashes)
+        except PeerViolation as violation:
+            violation.peer = peer
+            raise
+        self._manifest_due = now + MANIFEST_TIMEOUT
+        if manifest is None:
+            return [Say(peer, WantManifest(self.root, self._assembler.next_page))]
+        self._assembler = None
+        self._manifest_found = True
+        self._manifest_from = None
+        self._manifest_due = float("inf")
+        return [ManifestFound(manifest)]
+
+    # --- pieces ---
+
+    def begin(
+        self, manifest: Manifest, have: NDArray[np.bool_], now: float
+    ) -> tuple[list[Effect], list[PeerViolation]]:
+        """Start on the pieces that ``have`` (shape (pieces,)) lacks.
+
+        Returns the effects and the violations of neighbours whose early messages do not fit the manifest.
+        """
+        self.manifest = manifest
+        self._picker = Picker(have, self._rng)
+        self.needed_bytes = sum(manifest.piece_length(p) for p in range(manifest.pieces) if not have[p])
+        effects: list[Effect] = []
+        violations: list[PeerViolation] = []
+        early, self._early = self._early, {}
+        for peer, (bits, pieces) in early.items():
+            if bits is None:
+                continue
+            try:
+                effects += self._bitfield_untrusted(peer, bits, now)
+                if pieces:
+                    effects += self._have_untrusted(peer, tuple(pieces), now)
+            except PeerViolation as violation:
+                violation.peer = peer
+                violations.append(violation)
+        if bool(have.all()):
+            self.finished = True
+            effects.append(Finished())
+        return effects, violations
+
+    def _ready(self) -> tuple[Manifest, Picker]:
+        assert self.manifest is not None and self._picker is not None, "only called after begin"  # noqa: S101, PT018
+        return self.manifest, self._picker
+
+    def _bitfield_untrusted(self, peer: PeerId, bits: bytes, now: float) -> list[Effect]:
+        manifest, picker = self._ready()
+        offers = from_wire_untrusted(bits, manifest.pieces)
+        source = self._sources.get(peer)
+        if source is None:
+            self._numbers += 1
+            source = self._sources[peer] = Source(peer, self._numbers, manifest.piece_size)
+        picker.set_source(source.number, offers, usable=self._usable(source, now))
+        return self._fill(source, now)
+
+    def _have_untrusted(self, peer: PeerId, pieces: tuple[int, ...], now: float) -> list[Effect]:
+        manifest, picker = self._ready()
+        source = self._sources.get(peer)
+        if source is None:
+            raise PeerViolation("a HAVE before any BITFIELD", peer)
+        if max(pieces) >= manifest.pieces:
+            raise PeerViolation(f"a HAVE of piece {max(pieces)} of {manifest.pieces}", peer)
+        picker.add_offers(source.number, pieces)
+        return self._fill(source, now)
+
+    def _choke(self, peer: PeerId, choked: bool, now: float) -> list[Effect]:
+        _, picker = self._ready()
+        source = self._sources.get(peer)
+        if source is None or source.choked == choked:
+            return []
+        source.choked = choked
+        picker.set_usable(source.number, self._usable(source, now))
+        # What is out stays out: the source answers each with the piece it was sending, or a REJECT.
+        return self._fill_all(now)
+
+    def _usable(self, source: Source, now: float) -> bool:
+        return not source.choked and now >= source.backed_off_until
+
+    # --- asking ---
+
+    def _fill_all(self, now: float) -> list[Effect]:
+        if self._picker is None or self.finished:
+            return []
+        return [effect for source in self._sources.values() for effect in self._fill(source, now)]
+
+    def _fill(self, source: Source, now: float) -> list[Effect]:
+        """Ask one source for as much as its pace allows."""
+        _, picker = self._ready()
+        room = 0 if self.finished or not self._usable(source, now) else source.room()
+        if room == 0:
+            return []
+        pieces = picker.choose(source.number, room, also_common=self._much_quicker(source))
+        if not pieces and source.waiting == 0 and picker.all_asked():
+            pieces = self._endgame(source, now)
+        if not pieces:
+            return []
+        first_id = self._take_ids(len(pieces))
+        for number, piece in enumerate(pieces):
+            picker.asked(piece)
+            self._copies[piece] += 1
+            source.ask((first_id + number) % 2**32, piece, now)
+        return [Say(source.peer, Request(self.root, first_id, tuple(pieces)))]
+
+    def _much_quicker(self, source: Source) -> bool:
+        """A full source is worth its scarcer bytes when every partial one takes more than twice its time."""
+        _, picker = self._ready()
+        if source.response is None:
+            return False
+        others = [
+            other.response
+            for other in self._sources.values()
+            if other.response is not None and not other.choked and not picker.is_full(other.number)
+        ]
+        return bool(others) and source.response * 2 < min(others)
+
+    def _endgame(self, source: Source, now: float) -> list[int]:
+        _, picker = self._ready()
+        oldest: Ask | None = None
+        for other in self._sources.values():
+            for ask in other.asks.values():
+                if (
+                    other is not source
+                    and not ask.given_up
+                    and source.would_beat(other, now - ask.sent_at)
+                    and ask.piece not in self._pens
+                    and self._copies[ask.piece] < MAX_COPIES
+                    and picker.offers(source.number, ask.piece)
+                    and (oldest is None or ask.sent_at < oldest.sent_at)
+                ):
+                    oldest = ask
+        return [] if oldest is None else [oldest.piece]
+
+    # --- answers ---
+
+    def incoming_untrusted(self, peer: PeerId, request_id: int, length: int) -> Incoming | None:
+        """A piece's header arrived. None when this download did not ask for it; ``PeerViolation`` when its length is
+        not the piece's.
+        """
+        source = self._sources.get(peer)
+        ask = source.asks.get(request_id) if source is not None else None
+        if ask is None:
+            return None
+        manifest, _ = self._ready()
+        expected = manifest.piece_length(ask.piece)
+        if length != expected:
+            raise PeerViolation(f"{length:,} bytes for piece {ask.piece}, which has {expected:,}", peer)
+        holds_pen = self._missing(ask.piece) and ask.piece not in self._pens
+        incoming = Incoming(peer, ask, ask.piece, length, holds_pen)
+        if holds_pen:
+            self._pens[ask.piece] = incoming
+        return incoming
+
+    def _missing(self, piece: int) -> bool:
+        _, picker = self._ready()
+        return picker.is_missing(piece)
+
+    def bytes_arrived(self, incoming: Incoming, count: int, now: float) -> None:
+        """``count`` more bytes of an incoming piece arrived."""
+        source = self._sources.get(incoming.peer)
+        if source is not None:
+            source.bytes_arrived(incoming.ask, count, now)
+
+    def completed(self, incoming: Incoming, now: float) -> list[Effect]:
+        """The piece arrived whole, and, if it holds the pen, matched its hash and is in the journal."""
+        _, picker = self._ready()
+        source = self._sources[incoming.peer]
+        piece = incoming.piece
+        source.answered(incoming.ask, now)
+        self._copies[piece] -= 1
+        effects: list[Effect] = []
+        if incoming.holds_pen:
+            del self._pens[piece]
+            self.bytes_from[incoming.peer] += incoming.length
+            picker.verified(piece)
+            effects += self._cancel_copies(piece)
+            if picker.complete:
+                self.finished = True
+                effects.append(Finished())
+                return effects
+        else:
+            self.duplicate_bytes += incoming.length
+        effects += self._fill(source, now)
+        return effects
+
+    def _cancel_copies(self, piece: int) -> list[Effect]:
+        if not self._copies[piece]:
+            del self._copies[piece]
+            return []
+        effects: list[Effect] = []
+        for other in self._sources.values():
+            ids = [ask.id for ask in other.asks.values() if ask.piece == piece and not ask.given_up]
+            for request_id in ids:
+                other.give_up(other.asks[request_id])
+            if ids:
+                effects.append(Say(other.peer, Cancel(tuple(ids))))
+        return effects
+
+    def spoiled(self, incoming: Incoming, received: int) -> None:
+        """The piece will never be whole: its link ended, or its hash was wrong. Call before ``neighbour_down``."""
+        self.wasted_bytes += received
+        if self._pens.get(incoming.piece) is incoming:
+            del self._pens[incoming.piece]
+
+    def rejected_untrusted(self, peer: PeerId, ids: tuple[int, ...], now: float) -> list[Effect]:
+        """A neighbour answered REJECT; unknown ids belong to other artifacts and are passed over."""
+        source = self._sources.get(peer)
+        if source is None or self._picker is None:
+            return []
+        for request_id in ids:
+            ask = source.asks.get(request_id)
+            if ask is None:
+                continue
+            given_up = ask.given_up
+            source.refused(ask)
+            self._release(ask)
+            if not given_up and not source.choked:
+                # It does not serve this piece now; without a new HAVE from it, ask it again only after a while.
+                self._picker.withdraw_offer(source.number, ask.piece)
+                self._refused_until.append((now + RETRY_SECONDS, peer, ask.piece))
+        return self._fill_all(now)
+
+    def _release(self, ask: Ask) -> None:
+        """An ask ended without its piece."""
+        _, picker = self._ready()
+        self._copies[ask.piece] -= 1
+        if not self._waited_for(ask.piece):
+            picker.wanted(ask.piece)
+
+    def _waited_for(self, piece: int) -> bool:
+        return self._copies[piece] > 0 and any(
+            ask.piece == piece and not ask.given_up for source in self._sources.values() for ask in source.asks.values()
+        )
+
+    # --- time ---
+
+    def next_deadline(self, now: float) -> float:
+        """When ``on_timer`` is next due."""
+        if self.finished:
+            return float("inf")
+        due = self._manifest_due
+        for source in self._sources.values():
+            due = min(due, source.times_out_at)
+            if source.backed_off_until > now:
+                due = min(due, source.backed_off_until)
+        if self._refused_until:
+            due = min(due, self._refused_until[0][0])
+        if self._picker is not None and self._sources and self._picker.all_asked():
+            due = min(due, now + ENDGAME_SECONDS)
+        return due
+
+    def on_timer(self, now: float) -> list[Effect]:
+        """Give up what is overdue, and ask elsewhere."""
+        effects: list[Effect] = []
+        if now >= self._manifest_due and self._manifest_from is not None:
+            self._unhelpful.add(self._manifest_from)
+            effects.append(TimedOut(self._manifest_from, 0))
+            self._manifest_from = None
+            effects += self._ask_manifest(now)
+        if self._picker is None or self.finished:
+            return effects
+        for source in self._sources.values():
+            if now >= source.times_out_at:
+                effects += self._source_timed_out(source, now)
+            self._picker.set_usable(source.number, self._usable(source, now))
+        while self._refused_until and self._refused_until[0][0] <= now:
+            _, peer, piece = self._refused_until.pop(0)
+            if peer in self._sources:
+                self._picker.add_offers(self._sources[peer].number, (piece,))
+        return effects + self._fill_all(now)
+
+    def _source_timed_out(self, source: Source, now: float) -> list[Effect]:
+        _, picker = self._ready()
+        lost = source.timed_out(now)
+        for ask in lost:
+            incoming = self._pens.get(ask.piece)
+            if incoming is not None and incoming.ask is ask:
+                incoming.holds_pen = False
+                self.wasted_bytes += ask.received
+                del self._pens[ask.piece]
+            if not self._waited_for(ask.piece):
+                picker.wanted(ask.piece)
+        return [
+            TimedOut(source.peer, len(lost)),
+            Say(source.peer, Cancel(tuple(ask.id for ask in lost))),
+        ]
+
+    # --- for people ---
+
+    def nowhere(self) -> list[int]:
+        """The missing pieces that no neighbour offers; all of them are unknown while there is no manifest."""
+        return [] if self._picker is None else self._picker.nowhere()
+
+    @property
+    def sources(self) -> dict[PeerId, Source]:
+        """Read-only, for reports."""
+        return self._sources

@@ -1,0 +1,82 @@
+"""An artifact that a peer takes part in: its store, its download, its offers, and the counters that reports read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import trio
+
+if TYPE_CHECKING:
+    from fleet.errors import FleetError
+    from fleet.identity.keys import PeerId
+    from fleet.swarm.download import Download
+    from fleet.swarm.offers import SuperSeed
+    from fleet.swarm.piece_store import PieceStore
+
+
+class Holding:
+    """One artifact that this peer takes part in. Wait for it with ``wait``; the counters are for reports."""
+
+    def __init__(self, root: bytes) -> None:
+        self.root = root
+        self.store: PieceStore | None = None
+        self.download: Download | None = None
+        self.super_seed: SuperSeed | None = None
+        self.failure: FleetError | None = None
+        self.choked = False
+        self.members: dict[PeerId, None] = {}
+        """Neighbours known to take part, in the order in which they said so."""
+        self.started_at = 0.0
+        self.finished_at: float | None = None
+        self.progress_at = 0.0
+        self.longest_stall = 0.0
+        """Seconds: the longest time between two arrivals of bytes while unfinished."""
+        self.served: Counter[PeerId] = Counter()
+        """Payload bytes sent, by neighbour."""
+        self.received_bytes = 0
+        """Payload bytes received, wanted or not."""
+        self.verified_at: list[float] = []
+        """When each verified piece became so, in order."""
+        self._over = trio.Event()
+
+    @property
+    def pieces(self) -> int | None:
+        """How many pieces the artifact has; None while the manifest is unknown."""
+        return None if self.store is None else self.store.manifest.pieces
+
+    @property
+    def verified(self) -> int:
+        """How many pieces are held."""
+        return 0 if self.store is None else self.store.verified_count
+
+    @property
+    def complete(self) -> bool:
+        """Whether every piece is held."""
+        return self.store is not None and self.store.complete
+
+    def settle(self, failure: FleetError | None = None) -> None:
+        """The download is over, or failed."""
+        self.failure = self.failure or failure
+        self._over.set()
+
+    async def wait(self) -> None:
+        """Return when every piece is held; raises what made that impossible (``StorageFailed``, ``LocalMisuse``)."""
+        await self._over.wait()
+        if self.failure is not None:
+            raise self.failure
+
+    def state(self) -> str:
+        """One line for people: how far it is, and what it lacks."""
+        if self.failure is not None:
+            return f"failed: {self.failure}"
+        if self.store is None:
+            return "has no manifest: no neighbour has offered it"
+        if self.complete:
+            return f"complete, {self.pieces} pieces"
+        nowhere = [] if self.download is None else self.download.nowhere()
+        told = f"holds {self.verified} of {self.pieces} pieces"
+        if not nowhere:
+            return f"{told}; a neighbour offers each of the rest"
+        some = ", ".join(map(str, nowhere[:12])) + (", …" if len(nowhere) > 12 else "")
+        return f"{told}; no neighbour has {len(nowhere)} of the rest: {some}"

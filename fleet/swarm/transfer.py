@@ -1,0 +1,541 @@
+"""The swarm service of one peer: performs what the sans-IO cores decide, and moves the bytes of pieces.
+
+An artifact that this peer takes part in is a ``Holding``: its store once the manifest is known, its download until
+every piece is held, and, at the origin, its super-seeding. Each neighbour has a queue of requests to serve. HAVEs are
+kept back for ``HAVE_SECONDS`` to travel with requests, since on TCP each frame costs a signature and its check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import blake3
+import trio
+
+from fleet.errors import FleetError, LinkBroken, LocalMisuse, PeerViolation, StorageFailed
+from fleet.limits import MAX_ARTIFACTS
+from fleet.swarm.bitfield import to_wire
+from fleet.swarm.download import Download, Effect, Finished, Incoming, ManifestFound, Say, TimedOut
+from fleet.swarm.holding import Holding
+from fleet.swarm.manifest import Manifest, page, pages
+from fleet.swarm.offers import SuperSeed
+from fleet.swarm.piece_store import PieceStore
+from fleet.swarm.upload import UploadQueue
+from fleet.wire.frame import PieceReader, piece_header
+from fleet.wire.messages import (
+    HAVE_BATCH,
+    Bitfield,
+    Cancel,
+    Choke,
+    Have,
+    Join,
+    Leave,
+    ManifestPage,
+    Reject,
+    Request,
+    SwarmMessage,
+    Unchoke,
+    WantManifest,
+)
+
+if TYPE_CHECKING:
+    import random
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from fleet.environment import Environment
+    from fleet.identity.keys import PeerId
+    from fleet.net.neighbour import Neighbour
+    from fleet.storage import File, Storage
+
+HAVE_SECONDS: Final = 0.05
+"""How long news of a piece waits for company: little beside the seconds of a swarm, much beside a frame's cost."""
+
+
+class Transfer:
+    """All artifacts of one peer."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        storage: Storage,
+        name: str,
+        rng: Callable[[str], random.Random],
+        start_soon: Callable[..., object],
+    ) -> None:
+        """``rng(purpose)`` draws on the peer's seed; ``start_soon`` starts a task in the peer's nursery."""
+        self.holdings: dict[bytes, Holding] = {}
+        self._environment = environment
+        self._storage = storage
+        self._name = name
+        self._rng = rng
+        self._start_soon = start_soon
+        self._neighbours: dict[PeerId, Neighbour] = {}
+        self._queues: dict[PeerId, UploadQueue] = {}
+        self._incoming: dict[PeerId, tuple[Holding, Incoming]] = {}
+        self._haves: dict[PeerId, dict[bytes, list[int]]] = {}
+        self._haves_due = float("inf")
+        self._next_id = 0
+        self._timer_at = float("inf")
+        self._timer = trio.Event()
+
+    # --- for the owner ---
+
+    def share(self, manifest: Manifest, file: File, *, super_seed: bool = True) -> Holding:
+        """Serve a file that ``manifest`` was just made from, read in place."""
+        holding = self._new_holding(manifest.root)
+        holding.store = PieceStore.adopt(file, manifest)
+        if super_seed and manifest.pieces:
+            holding.super_seed = SuperSeed(manifest.pieces, self._rng(f"super-seed {manifest.root.hex()}"))
+        holding.settle()
+        for neighbour in self._neighbours.values():
+            self._introduce(holding, neighbour)
+        return holding
+
+    async def fetch(self, root: bytes) -> Holding:
+        """Take part in a swarm: resume from this peer's store, fetch what is missing, serve what is held."""
+        holding = self._new_holding(root)
+        now = trio.current_time()
+        holding.started_at = holding.progress_at = now
+        holding.download = Download(root, self._rng(f"picker {root.hex()}"), self._take_ids)
+        try:
+            store = await self._environment.off_loop(lambda: PieceStore.reopen(self._storage, root))
+        except BaseException:
+            del self.holdings[root]
+            raise
+        if store is not None:
+            if store.recovered is not None:
+                self._emit(
+                    "resumed",
+                    root=root.hex(),
+                    kept=store.recovered.kept,
+                    dropped=store.recovered.dropped,
+                    journal_bytes_cut=store.recovered.journal_bytes_cut,
+                )
+            self._begin(holding, store)
+        for neighbour in self._neighbours.values():
+            self._introduce(holding, neighbour)
+        return holding
+
+    def leave(self, root: bytes) -> None:
+        """Stop serving and fetching an artifact; its files stay."""
+        holding = self.holdings.pop(root, None)
+        if holding is None:
+            return
+        self._let_go(holding)
+        holding.settle(LocalMisuse("this peer left the swarm before the artifact was complete"))
+
+    def choke(self, root: bytes, choked: bool = True) -> None:
+        """Pause serving an artifact to everyone, or resume. What waits is REJECTed, so that nobody waits for it."""
+        holding = self.holdings.get(root)
+        if holding is None:
+            raise LocalMisuse(f"this peer does not hold {root.hex()[:16]}: share or fetch it first")
+        if holding.choked == choked:
+            return
+        holding.choked = choked
+        for peer in holding.members:
+            self._neighbours[peer].send(Choke(root) if choked else Unchoke(root))
+            if choked:
+                self._reject(peer, self._queues[peer].drop(root))
+
+    def close(self) -> None:
+        """Close every store. The peer has stopped."""
+        for holding in self.holdings.values():
+            if holding.store is not None:
+                holding.store.close()
+            if not holding.complete:
+                holding.settle(LinkBroken(f"{self._name} stopped before the artifact was complete"))
+
+    def _new_holding(self, root: bytes) -> Holding:
+        if root in self.holdings:
+            raise LocalMisuse(f"this peer already takes part in {root.hex()[:16]}")
+        if len(self.holdings) >= MAX_ARTIFACTS:
+            raise LocalMisuse(f"a peer takes part in at most {MAX_ARTIFACTS} artifacts: leave one first")
+        holding = self.holdings[root] = Holding(root)
+        return holding
+
+    # --- neighbours ---
+
+    def neighbour_up(self, neighbour: Neighbour) -> None:
+        """Introduce every artifact to a new neighbour."""
+        self._neighbours[neighbour.peer] = neighbour
+        self._queues[neighbour.peer] = UploadQueue(neighbour.peer)
+        for holding in self.holdings.values():
+            self._introduce(holding, neighbour)
+
+    def neighbour_down(self, neighbour: Neighbour) -> None:
+        """Forget all that a neighbour owed and was owed."""
+        peer = neighbour.peer
+        if self._neighbours.get(peer) is not neighbour:
+            return
+        del self._neighbours[peer], self._queues[peer]
+        self._haves.pop(peer, None)
+        interrupted = self._incoming.pop(peer, None)
+        if interrupted is not None:
+            holding, incoming = interrupted
+            if holding.download is not None:
+                holding.download.spoiled(incoming, incoming.ask.received)
+        for holding in self.holdings.values():
+            self._forget_member(holding, peer)
+
+    def _forget_member(self, holding: Holding, peer: PeerId) -> None:
+        holding.members.pop(peer, None)
+        if holding.super_seed is not None:
+            holding.super_seed.remove(peer)
+            self._reveal_all_round(holding)
+        if holding.download is not None:
+            self._perform(holding, holding.download.neighbour_down(peer, trio.current_time()))
+
+    def _introduce(self, holding: Holding, neighbour: Neighbour) -> None:
+        if holding.download is not None:
+            self._perform(holding, holding.download.neighbour_up(neighbour.peer))
+        if holding.store is not None:
+            self._send_bitfield(holding, neighbour)
+
+    def _send_bitfield(self, holding: Holding, neighbour: Neighbour) -> None:
+        if holding.store is None:
+            return
+        have: NDArray[np.bool_] = holding.store.have
+        if holding.super_seed is not None:
+            # Pieces are revealed to those who take part; everyone else only hears that the manifest is here.
+            if neighbour.peer in holding.members:
+                have = holding.super_seed.bitfield(neighbour.peer, len(self._neighbours), trio.current_time())
+            else:
+                have = have & False
+        neighbour.send(Bitfield(holding.root, to_wire(have)))
+        if holding.choked:
+            neighbour.send(Choke(holding.root))
+
+    # --- messages ---
+
+    def handle_untrusted(self, neighbour: Neighbour, message: SwarmMessage) -> None:
+        """Take one message. Raises ``PeerViolation`` to cut the neighbour off."""
+        if isinstance(message, Cancel):
+            self._reject(neighbour.peer, self._queues[neighbour.peer].cancel(message.ids))
+            return
+        if isinstance(message, Reject):
+            for each in self.holdings.values():
+                if each.download is not None:
+                    now = trio.current_time()
+                    self._perform(each, each.download.rejected_untrusted(neighbour.peer, message.ids, now))
+            return
+        holding = self.holdings.get(message.root)
+        if holding is None:
+            # Not our swarm: such news is for others, but whoever waits for an answer gets one.
+            if isinstance(message, Request):
+                self._reject_request(neighbour, message)
+            elif isinstance(message, WantManifest):
+                neighbour.send(Leave(message.root))
+            return
+        match message:
+            case Join():
+                holding.members[neighbour.peer] = None
+                self._send_bitfield(holding, neighbour)
+                return
+            case Bitfield():
+                if neighbour.peer not in holding.members:
+                    holding.members[neighbour.peer] = None
+                    self._send_bitfield(holding, neighbour)
+            case Leave():
+                self._reject(neighbour.peer, self._queues[neighbour.peer].drop(holding.root))
+                self._forget_member(holding, neighbour.peer)
+                return
+            case WantManifest():
+                self._send_manifest_untrusted(holding, neighbour, message.page)
+                return
+            case Request():
+                self._request_untrusted(holding, neighbour, message)
+                return
+            case _:
+                pass
+        if holding.download is not None and holding.failure is None:
+            now = trio.current_time()
+            self._perform(holding, holding.download.handle_untrusted(neighbour.peer, message, now))
+
+    def _send_manifest_untrusted(self, holding: Holding, neighbour: Neighbour, number: int) -> None:
+        if holding.store is None:
+            neighbour.send(Leave(holding.root))
+            return
+        manifest = holding.store.manifest
+        if number >= pages(manifest):
+            raise PeerViolation(f"asks for page {number} of a manifest of {pages(manifest)}", neighbour.peer)
+        hashes = page(manifest, number)
+        neighbour.send(ManifestPage(holding.root, manifest.size, manifest.piece_size, number, hashes))
+
+    def _request_untrusted(self, holding: Holding, neighbour: Neighbour, request: Request) -> None:
+        store = holding.store
+        if store is None or holding.choked or holding.failure is not None:
+            self._reject_request(neighbour, request)
+            return
+        if max(request.pieces) >= store.manifest.pieces:
+            raise PeerViolation(
+                f"asks for piece {max(request.pieces)} of {store.manifest.pieces}",
+                neighbour.peer,
+            )
+        queue = self._queues[neighbour.peer]
+        refused: list[int] = []
+        for number, piece in enumerate(request.pieces):
+            request_id = (request.first_id + number) % 2**32
+            seed = holding.super_seed
+            if store.have[piece] and (seed is None or seed.may_serve(neighbour.peer, piece)):
+                queue.request_untrusted(request.root, request_id, (piece,))
+            else:
+                refused.append(request_id)
+        self._reject(neighbour.peer, tuple(refused))
+        neighbour.wake_upload()
+
+    def _reject_request(self, neighbour: Neighbour, request: Request) -> None:
+        ids = tuple((request.first_id + number) % 2**32 for number in range(len(request.pieces)))
+        self._reject(neighbour.peer, ids)
+
+    def _reject(self, peer: PeerId, ids: tuple[int, ...]) -> None:
+        if ids:
+            self._neighbours[peer].send(Reject(ids))
+
+    # --- effects ---
+
+    def _perform(self, holding: Holding, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Say(peer, message):
+                    if peer in self._neighbours:
+                        self._neighbours[peer].send(message)
+                case ManifestFound(manifest):
+                    self._start_soon(self._make_store, holding, manifest)
+                case TimedOut(peer, count):
+                    self._emit("source_timed_out", source=peer.short, pieces=count)
+                case Finished():
+                    holding.finished_at = trio.current_time()
+                    self._emit("complete", root=holding.root.hex(), pieces=holding.verified)
+                    holding.settle()
+        self._set_timer()
+
+    async def _make_store(self, holding: Holding, manifest: Manifest) -> None:
+        try:
+            store = await self._environment.off_loop(lambda: PieceStore.create(self._storage, manifest))
+        except StorageFailed as error:
+            self._fail(holding, error)
+            return
+        if self.holdings.get(holding.root) is not holding:
+            store.close()
+            return
+        self._begin(holding, store)
+        for neighbour in self._neighbours.values():
+            self._send_bitfield(holding, neighbour)
+
+    def _begin(self, holding: Holding, store: PieceStore) -> None:
+        holding.store = store
+        download = holding.download
+        if download is None:
+            return
+        now = trio.current_time()
+        holding.progress_at = now
+        effects, violations = download.begin(store.manifest, store.have, now)
+        self._emit("manifest", root=holding.root.hex(), pieces=store.manifest.pieces, held=store.verified_count)
+        self._perform(holding, effects)
+        for violation in violations:
+            if violation.peer in self._neighbours:
+                self._neighbours[violation.peer].end(violation)
+
+    def _fail(self, holding: Holding, error: FleetError) -> None:
+        """The artifact cannot go on here; the peer and its other artifacts can."""
+        self._emit("failed", root=holding.root.hex(), reason=str(error))
+        self._let_go(holding)
+        holding.settle(error)
+
+    def _let_go(self, holding: Holding) -> None:
+        for peer, queue in self._queues.items():
+            self._reject(peer, queue.drop(holding.root))
+            self._neighbours[peer].send(Leave(holding.root))
+        if holding.store is not None:
+            holding.store.close()
+        holding.download = None
+
+    def _take_ids(self, count: int) -> int:
+        first = self._next_id
+        self._next_id = (first + count) % 2**32
+        return first
+
+    def _emit(self, kind: str, **fields: str | float) -> None:
+        self._environment.trace.emit(trio.current_time(), self._name, kind, **fields)
+
+    # --- pieces in ---
+
+    async def bulk_receive(self, neighbour: Neighbour) -> None:
+        """Receive pieces until the link ends: each is hashed and written block by block, while still in the cache."""
+        link = neighbour.bulk_link
+        scratch = self._environment.scratch
+        reader = PieceReader()
+        data = memoryview(neighbour.bulk_rest)
+        hasher = blake3.blake3()
+        holding: Holding | None = None
+        incoming: Incoming | None = None
+        while True:
+            while data:
+                if holding is None or incoming is None:
+                    header = reader.header_untrusted(data)
+                    if header is None:
+                        break
+                    request_id, length, data = header
+                    holding, incoming = self._incoming_untrusted(neighbour.peer, request_id, length)
+                    hasher = blake3.blake3()
+                run, data = reader.body(data)
+                self._take_bytes(holding, incoming, run, hasher)
+                if reader.remaining == 0:
+                    self._piece_done_untrusted(holding, incoming, hasher)
+                    holding = incoming = None
+            count = await link.receive_into(scratch)
+            if count == 0:
+                raise LinkBroken(f"{neighbour.peer.short} ended its bulk stream")
+            data = scratch[:count]
+
+    def _incoming_untrusted(self, peer: PeerId, request_id: int, length: int) -> tuple[Holding, Incoming]:
+        for holding in self.holdings.values():
+            if holding.download is not None:
+                incoming = holding.download.incoming_untrusted(peer, request_id, length)
+                if incoming is not None:
+                    self._incoming[peer] = (holding, incoming)
+                    return holding, incoming
+        raise PeerViolation(f"an unsolicited piece (request {request_id})", peer)
+
+    def _take_bytes(self, holding: Holding, incoming: Incoming, run: memoryview, hasher: blake3.blake3) -> None:
+        now = trio.current_time()
+        download, store = holding.download, holding.store
+        holding.received_bytes += len(run)
+        if download is None or store is None:
+            return  # left or failed meanwhile: the rest of the piece drains
+        if holding.finished_at is None:
+            holding.longest_stall = max(holding.longest_stall, now - holding.progress_at)
+            holding.progress_at = now
+        if incoming.holds_pen:
+            hasher.update(run)
+            try:
+                store.write(incoming.piece, incoming.ask.received, run)
+            except StorageFailed as error:
+                self._fail(holding, error)
+                return
+        download.bytes_arrived(incoming, len(run), now)
+
+    def _piece_done_untrusted(self, holding: Holding, incoming: Incoming, hasher: blake3.blake3) -> None:
+        del self._incoming[incoming.peer]
+        download, store = holding.download, holding.store
+        if download is None or store is None:
+            return
+        now = trio.current_time()
+        if incoming.holds_pen:
+            if hasher.digest() != store.manifest.piece_hash(incoming.piece):
+                download.spoiled(incoming, incoming.length)
+                raise PeerViolation(f"piece {incoming.piece} does not match its hash", incoming.peer)
+            try:
+                store.mark_verified(incoming.piece)
+            except StorageFailed as error:
+                self._fail(holding, error)
+                return
+            holding.verified_at.append(now)
+            self._emit("piece", piece=incoming.piece, source=incoming.peer.short)
+            self._announce(holding, incoming.piece, now)
+        self._perform(holding, download.completed(incoming, now))
+
+    # --- news of pieces ---
+
+    def _announce(self, holding: Holding, piece: int, now: float) -> None:
+        for peer in holding.members:
+            self._haves.setdefault(peer, {}).setdefault(holding.root, []).append(piece)
+        self._haves_due = min(self._haves_due, now + HAVE_SECONDS)
+
+    def before_frame(self, neighbour: Neighbour) -> None:
+        """Let the news travel with the frame that is about to go."""
+        for root, news in self._haves.pop(neighbour.peer, {}).items():
+            for start in range(0, len(news), HAVE_BATCH):
+                neighbour.send(Have(root, tuple(news[start : start + HAVE_BATCH])))
+
+    # --- pieces out ---
+
+    async def bulk_send(self, neighbour: Neighbour) -> None:
+        """Send what the neighbour asked for, in its order."""
+        queue = self._queues[neighbour.peer]
+        link = neighbour.bulk_link
+        while True:
+            owed = queue.next()
+            if owed is None:
+                await neighbour.upload_wanted()
+                continue
+            holding = self.holdings.get(owed.root)
+            if holding is None or holding.store is None or holding.failure is not None:
+                self._reject(neighbour.peer, (owed.request_id,))
+                continue
+            manifest = holding.store.manifest
+            length = manifest.piece_length(owed.piece)
+            header = piece_header(owed.request_id, length)
+            try:
+                await link.send_all([header])
+                await link.send_file(holding.store.file, manifest.piece_offset(owed.piece), length)
+            except StorageFailed as error:
+                self._fail(holding, error)
+                raise
+            holding.served[neighbour.peer] += length
+            if holding.super_seed is not None:
+                self._sent_once(holding, neighbour, owed.piece)
+
+    def _sent_once(self, holding: Holding, neighbour: Neighbour, piece: int) -> None:
+        seed = holding.super_seed
+        if seed is None:
+            return
+        seed.sent(piece, trio.current_time())
+        self._reveal_more(holding, neighbour.peer)
+        self._set_timer()
+
+    def _reveal_more(self, holding: Holding, peer: PeerId) -> None:
+        if holding.super_seed is not None:
+            more = holding.super_seed.more(peer, len(self._neighbours), trio.current_time())
+            if more:
+                self._neighbours[peer].send(Have(holding.root, tuple(more)))
+
+    def _reveal_all_round(self, holding: Holding) -> None:
+        if holding.super_seed is not None and holding.super_seed.done(trio.current_time()):
+            holding.super_seed = None
+            self._emit("super_seed_done", root=holding.root.hex())
+            for peer in holding.members:
+                self._send_bitfield(holding, self._neighbours[peer])
+        for peer in holding.members:
+            self._reveal_more(holding, peer)
+
+    # --- time ---
+
+    def _next_deadline(self) -> float:
+        now = trio.current_time()
+        due = self._haves_due
+        for holding in self.holdings.values():
+            if holding.download is not None:
+                due = min(due, holding.download.next_deadline(now))
+            if holding.super_seed is not None:
+                due = min(due, max(holding.super_seed.next_deadline(), now + HAVE_SECONDS))
+        return due
+
+    def _set_timer(self) -> None:
+        """Wake ``run_timers`` if something is now due before what it waits for."""
+        if self._next_deadline() < self._timer_at:
+            self._timer.set()
+
+    async def run_timers(self) -> None:
+        """Run the cores' timers until cancelled."""
+        while True:
+            self._timer_at = self._next_deadline()
+            self._timer = trio.Event()
+            with trio.move_on_at(self._timer_at):
+                await self._timer.wait()
+                continue
+            self._on_timer(trio.current_time())
+
+    def _on_timer(self, now: float) -> None:
+        if now >= self._haves_due:
+            self._haves_due = float("inf")
+            for peer in list(self._haves):
+                self._neighbours[peer].wake()
+        for holding in list(self.holdings.values()):
+            if holding.download is not None:
+                self._perform(holding, holding.download.on_timer(now))
+            if holding.super_seed is not None:
+                self._reveal_all_round(holding)

@@ -1,0 +1,170 @@
+"""Progress of a run on standard error: live bars on a terminal, else one line every ten seconds.
+
+Standard output carries the result alone, so that it can be piped. Time is ``trio.current_time()``, so under a
+simulated clock the lines come every ten virtual seconds. A fetcher that makes no progress for thirty seconds has the
+tail of its trace printed once, which is when a person wants to read it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+LINE_SECONDS: Final = 10.0
+REFRESH_SECONDS: Final = 0.25
+STALL_SECONDS: Final = 30.0
+MAX_BARS: Final = 12
+"""Bars shown at once; of a larger fleet the slowest fetchers, who decide when the run ends."""
+
+Tail = Callable[[str], Sequence[str]]
+
+
+@dataclass(slots=True)
+class _Fetcher:
+    done: float
+    total: float
+    moved_at: float
+    told: bool = False
+
+    @property
+    def share(self) -> float:
+        return min(1.0, self.done / self.total) if self.total > 0 else 1.0
+
+
+class Progress:
+    """What the run is doing. Calls are cheap; drawing happens in ``run``, a task of the harness.
+
+    ``tail`` gives the last lines of a peer's trace. ``quiet`` draws nothing at all.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        *,
+        console: Console | None = None,
+        quiet: bool = False,
+        line_seconds: float = LINE_SECONDS,
+        stall_seconds: float = STALL_SECONDS,
+        tail: Tail | None = None,
+    ) -> None:
+        self._title = title
+        self._console = console or Console(stderr=True)
+        self._quiet = quiet
+        self._line_seconds = line_seconds
+        self._stall_seconds = stall_seconds
+        self._tail = tail
+        self._phase = "starting"
+        self._fetchers: dict[str, _Fetcher] = {}
+        self._started: float | None = None
+
+    def phase(self, what: str) -> None:
+        """Name what the run does now, such as ``"single-stream baseline"``; it stands in front of the figures."""
+        self._phase = what
+
+    def track(self, peer: str, total: float) -> None:
+        """Show ``peer``, which has ``total`` to do (pieces, say) and nothing done."""
+        self._fetchers[peer] = _Fetcher(0, total, trio.current_time())
+
+    def update(self, peer: str, done: float) -> None:
+        """``peer`` has done so much in all. An untracked peer is ignored, as one may finish after the display ends."""
+        fetcher = self._fetchers.get(peer)
+        if fetcher is not None and done != fetcher.done:
+            fetcher.done = done
+            fetcher.moved_at = trio.current_time()
+            fetcher.told = False
+
+    def clear(self) -> None:
+        """Forget every peer, as between two phases."""
+        self._fetchers.clear()
+
+    def say(self, line: str) -> None:
+        """Print one line on standard error at once, above the bars; also when quiet."""
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def release_terminal(self) -> None:
+        """Give the terminal its cursor back, for an exit that does not wait for ``run`` to end."""
+        self._console.show_cursor(show=True)
+
+    async def run(self) -> None:
+        """Draw until cancelled."""
+        self._started = trio.current_time()
+        if self._quiet:
+            return
+        if not self._console.is_terminal:
+            while True:
+                await trio.sleep(self._line_seconds)
+                self.say(self.line())
+                self._report_stalls()
+        with self._live() as live:
+            while True:
+                await trio.sleep(REFRESH_SECONDS)
+                live.refresh()
+                self._report_stalls()
+
+    @contextlib.contextmanager
+    def _live(self) -> Iterator[Live]:
+        # transient: once the run ends its bars make way for the result
+        live = Live(
+            console=self._console,
+            auto_refresh=False,
+            transient=True,
+            get_renderable=self.bars,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        with live:
+            yield live
+
+    def line(self) -> str:
+        """The state in one plain line."""
+        head = f"{self._title}: {self._elapsed():.0f} s, {self._phase}"
+        if not self._fetchers:
+            return head
+        total = sum(fetcher.total for fetcher in self._fetchers.values())
+        share = sum(fetcher.share * fetcher.total for fetcher in self._fetchers.values()) / total if total else 1.0
+        finished = sum(fetcher.share == 1.0 for fetcher in self._fetchers.values())
+        head += f", {share:.0%} done, {finished} of {len(self._fetchers)} peers finished"
+        name, slowest = self._slowest_first()[0]
+        return head if slowest.share == 1.0 else f"{head}, slowest {name} at {slowest.share:.0%}"
+
+    def bars(self) -> RenderableType:
+        """The state as bars, for a terminal."""
+        grid = Table.grid(padding=(0, 1))
+        shown = {name for name, _ in self._slowest_first()[:MAX_BARS]}
+        for name, fetcher in self._fetchers.items():
+            if name in shown:
+                stalled = trio.current_time() - fetcher.moved_at
+                note = f"no progress for {stalled:.0f} s" if fetcher.share < 1.0 and stalled >= 2 else ""
+                bar = ProgressBar(total=max(fetcher.total, 1), completed=fetcher.done, width=40)
+                grid.add_row(Text(name), bar, Text(f"{fetcher.share:>4.0%}"), Text(note, style="yellow"))
+        parts: list[RenderableType] = [Text(self.line(), style="bold", overflow="ellipsis", no_wrap=True), grid]
+        if hidden := len(self._fetchers) - len(shown):
+            parts.append(Text(f"and {hidden} peers further on", style="dim"))
+        return Group(*parts)
+
+    def _elapsed(self) -> float:
+        return trio.current_time() - self._started if self._started is not None else 0.0
+
+    def _slowest_first(self) -> list[tuple[str, _Fetcher]]:
+        return sorted(self._fetchers.items(), key=lambda item: item[1].share)
+
+    def _report_stalls(self) -> None:
+        now = trio.current_time()
+        for name, fetcher in self._fetchers.items():
+            stalled = now - fetcher.moved_at
+            if fetcher.told or fetcher.share == 1.0 or stalled < self._stall_seconds:
+                continue
+            fetcher.told = True
+            lines = self._tail(name) if self._tail is not None else ()
+            self.say(f"{name} made no progress for {stalled:.0f} s at {fetcher.share:.0%}; the end of its trace:")
+            for line in lines or ["no events"]:
+                self.say(f"  {line}")

@@ -1,0 +1,362 @@
+"""Runs one scenario from command line to exit code: the only part of the harness that a scenario module calls.
+
+A scenario module builds a ``Scenario`` and ends with ``if __name__ == "__main__": main(SCENARIO)``. Its ``run`` gets a
+``Context``, starts its peers, and leaves what it measured in ``context.metrics``. Everything else is here, in this
+order: arguments, bounds (so that no peer starts for a file that cannot be judged), run folder, the run itself under
+deadline and signals, judgement, report. Which exit code a failure has follows from who is to blame for it.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import datetime
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeAlias
+
+import click
+import trio
+
+from fleet.errors import DeadlineExceeded, FleetError, LimitExceeded, LocalMisuse, StorageFailed
+from stress.harness import options
+from stress.harness.bounds import Check, Metric, Number, Verdict, judge, load_bounds, run_verdict
+from stress.harness.progress import Progress
+from stress.harness.report import build_report, plain, render_html, render_text, to_text, write_atomically
+
+if TYPE_CHECKING:
+    from stress.harness.plots import Figure
+
+TRACE_TAIL: Final = 64
+"""Events kept in memory for each peer, for the trace of one that stalls."""
+_SIGNAL_EXITS: Final = {signal.SIGINT: options.EXIT_INTERRUPTED, signal.SIGTERM: options.EXIT_TERMINATED}
+_PIPE_WIDTH: Final = 100
+_MAX_WIDTH: Final = 120
+
+Main: TypeAlias = Callable[[], Awaitable[None]]
+Runner: TypeAlias = Callable[["Context", Main], None]
+
+
+def _run_trio(_context: Context, main: Main) -> None:
+    trio.run(main)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One scenario. ``name`` is its module in ``stress`` and its name in the bounds file.
+
+    ``summary`` is the text of --help. ``options`` are its own (see ``harness.options.option``), ``check_arguments``
+    raises ``LocalMisuse`` for arguments that do not fit together, before anything starts. ``modes`` adds a required
+    --mode. ``runner`` runs the async main function; a simulated binding brings its own.
+    """
+
+    name: str
+    summary: str
+    run: Callable[[Context], Awaitable[None]]
+    options: Sequence[click.Option] = ()
+    bindings: Sequence[str] = ("tcp", "tls")
+    modes: Sequence[str] = ()
+    check_arguments: Callable[[Mapping[str, Any]], None] | None = None
+    runner: Runner = _run_trio
+
+    @property
+    def module(self) -> str:
+        """What ``python -m`` runs."""
+        return f"stress.{self.name}"
+
+
+@dataclass(slots=True)
+class Context:
+    """What a scenario gets, and where it leaves what it found.
+
+    ``args`` are the command line's values by option name. ``scratch`` is an empty folder that is deleted when the run
+    ends, however it ends. What is in ``metrics``, ``parameters`` (the run's sizes, which the bounds' ``when`` speaks
+    of), ``details`` (anything JSON can carry; the key ``run`` is the harness's), ``summary`` (lines under the table)
+    and ``figures`` when the run ends is judged and reported, also after a deadline; so fill them as results arrive.
+    ``describe_state`` is called when the deadline passes, while the peers still live.
+    """
+
+    args: Mapping[str, Any]
+    seed: int
+    binding: str
+    mode: str | None
+    folder: Path
+    scratch: Path
+    events: EventLog
+    progress: Progress
+    metrics: dict[str, Metric] = field(default_factory=dict)
+    parameters: dict[str, Number] = field(default_factory=dict)
+    details: dict[str, object] = field(default_factory=dict)
+    summary: list[str] = field(default_factory=list)
+    figures: list[Figure] = field(default_factory=list)
+    describe_state: Callable[[], Sequence[str]] = list
+    _state: list[str] = field(default_factory=list)
+
+
+class EventLog:
+    """Writes ``events.jsonl``: on each line a JSON object with ``time``, ``peer``, ``kind`` and the event's own fields.
+
+    Each peer's last 64 events stay in memory for ``tail``. The file is buffered; ``close`` writes the rest. Both
+    raise ``StorageFailed`` when the disk refuses.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("w", encoding="utf-8", buffering=1 << 20)
+        self._encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False, default=str).encode
+        self._tails: dict[str | int, collections.deque[str]] = {}
+
+    def emit(self, time: float, peer: str | int, kind: str, **fields: object) -> None:
+        """Log one event of ``peer`` at ``time``, in seconds of ``trio.current_time()`` or since the run's start.
+
+        ``peer`` is the name that progress tracks it by, so that a stalled one's trace is found.
+        """
+        event = {"time": time, "peer": peer, "kind": kind, **fields}
+        try:
+            line = self._encode(event)
+        except (ValueError, TypeError):  # a NaN, or a key that is no text: rare, so only then the slow way
+            line = self._encode(plain(event))
+        tail = self._tails.get(peer)
+        if tail is None:
+            tail = self._tails[peer] = collections.deque(maxlen=TRACE_TAIL)
+        tail.append(line)
+        try:
+            self._file.write(f"{line}\n")
+        except OSError as error:
+            raise self._refused(error) from error
+
+    def tail(self, peer: str | int) -> list[str]:
+        """The JSON lines of the last events of ``peer``, oldest first."""
+        return list(self._tails.get(peer, ()))
+
+    def close(self) -> None:
+        """Write what is buffered and close the file; safe to call twice."""
+        try:
+            self._file.close()
+        except OSError as error:
+            raise self._refused(error) from error
+
+    def _refused(self, error: OSError) -> StorageFailed:
+        reason = error.strerror or str(error)
+        return StorageFailed(f"cannot write {self._file.name} ({reason}): free some space or choose another --out")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+
+def main(scenario: Scenario) -> NoReturn:
+    """Run the scenario with this process's arguments and exit with its code."""
+    sys.exit(run_scenario(scenario, sys.argv[1:]))
+
+
+def run_scenario(scenario: Scenario, argv: Sequence[str]) -> int:
+    """Run the scenario as ``python -m stress.NAME argv…`` does, and return the exit code. Needs the main thread."""
+    parameters = [*scenario.options, *options.shared_options(scenario.bindings, scenario.modes)]
+    command = options.build_command(
+        scenario.module, scenario.summary, parameters, lambda context: _run(scenario, context)
+    )
+    return options.invoke(command, argv)
+
+
+def _run(scenario: Scenario, click_context: click.Context) -> int:
+    named = [parameter.name for parameter in click_context.command.params if parameter.name is not None]
+    args = {name: click_context.params[name] for name in named}  # click's own order is that of the command line
+    if scenario.check_arguments is not None:
+        scenario.check_arguments(args)
+    bounds = options.find_bounds(args["bounds"])
+    checks = load_bounds(bounds, scenario.name)
+    started = datetime.datetime.now(datetime.UTC)
+    folder = options.make_run_folder(args["out"], scenario.name, args["seed"], started)
+    try:
+        with EventLog(folder / "events.jsonl") as events, _scratch(folder) as scratch:
+            context = Context(
+                args=args,
+                seed=args["seed"],
+                binding=args["binding"],
+                mode=args.get("mode"),
+                folder=folder,
+                scratch=scratch,
+                events=events,
+                progress=Progress(scenario.name, quiet=args["quiet"], tail=events.tail),
+            )
+            clock = time.perf_counter()
+            failure = _execute(scenario, context)
+            seconds = time.perf_counter() - clock
+        run = {
+            "started": started.isoformat(timespec="seconds"),
+            "seconds": seconds,
+            "binding": context.binding,
+            "mode": context.mode,
+            "parameters": context.parameters,
+            "bounds": bounds,
+            "summary": context.summary,
+            "failure": failure,
+            "state": context._state,
+        }
+        return _conclude(scenario, context, checks, run, options.replay_command(scenario.module, click_context))
+    except (Exception, BaseExceptionGroup, KeyboardInterrupt) as error:  # noqa: BLE001 - the outermost boundary
+        return _explain(error, folder)
+
+
+@contextlib.contextmanager
+def _scratch(folder: Path) -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix=".scratch-", dir=folder))  # a name that no file of the user can have
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+# ---- running
+
+
+class _Interrupted(Exception):
+    def __init__(self, number: int) -> None:
+        super().__init__(f"interrupted by signal {number}")
+        self.number = number
+
+
+def _execute(scenario: Scenario, context: Context) -> str | None:
+    """Run the scenario to its end; return None, or why it counts as failed. Raises what else went wrong."""
+
+    async def supervised() -> None:
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            await _supervise(scenario, context, signals)
+
+    try:
+        scenario.runner(context, supervised)
+    except Exception as error:
+        causes = _leaves(error)
+        late = [cause for cause in causes if isinstance(cause, DeadlineExceeded)]
+        if len(late) < len(causes):
+            raise
+        if not context._state:
+            context._state.extend(context.describe_state())
+        return f"deadline exceeded: {late[0]}"
+    return None
+
+
+async def _supervise(scenario: Scenario, context: Context, signals: AsyncIterator[int]) -> None:
+    work = trio.CancelScope()
+    received: list[int] = []
+    deadline = float(context.args["deadline_seconds"])
+    late = False
+
+    async def watch_signals() -> None:
+        async for number in signals:
+            if received:  # the clean-up hangs, and the user has asked twice
+                context.progress.release_terminal()
+                os._exit(_SIGNAL_EXITS[signal.Signals(number)])
+            received.append(number)
+            events = context.folder / "events.jsonl"
+            context.progress.say(f"interrupted; stopping the peers, the events so far go to {events} (again: stop now)")
+            work.cancel()
+
+    async def watch_deadline() -> None:
+        nonlocal late
+        await trio.sleep(deadline)
+        late = True
+        context._state.extend(context.describe_state())
+        work.cancel()
+
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(context.progress.run)
+            nursery.start_soon(watch_signals)
+            nursery.start_soon(watch_deadline)
+            with work:
+                await scenario.run(context)
+            nursery.cancel_scope.cancel()
+    finally:
+        if received:
+            # what the clean-up raised, if anything, stays visible as this error's context
+            raise _Interrupted(received[0])
+    if late and work.cancelled_caught:
+        raise DeadlineExceeded(f"the run had not finished after {deadline:g} s (--deadline-seconds)")
+
+
+# ---- concluding
+
+
+def _conclude(
+    scenario: Scenario, context: Context, checks: Sequence[Check], run: Mapping[str, object], replay: str
+) -> int:
+    """Judge, write the reports, print the result; return the exit code."""
+    rows = judge(checks, context.metrics, context.parameters, context.binding, context.mode)
+    verdict = Verdict.FAIL if run["failure"] else run_verdict(rows)
+    report = build_report(
+        scenario=scenario.name,
+        args=context.args,
+        seed=context.seed,
+        verdict=verdict,
+        exit_code=options.EXIT_OF_VERDICT[verdict],
+        rows=rows,
+        metrics=context.metrics,
+        details={**context.details, "run": run},
+        replay=replay,
+    )
+    text = to_text(report)
+    html = context.folder / "report.html"
+    try:
+        write_atomically(context.folder / "report.json", text)
+        write_atomically(html, render_html(report, context.figures))
+    except OSError as error:
+        raise StorageFailed(f"cannot write the report to {context.folder} ({error.strerror})") from error
+    if context.args["format"] == "text":
+        terminal = sys.stdout.isatty()
+        width = min(shutil.get_terminal_size().columns, _MAX_WIDTH) if terminal else _PIPE_WIDTH
+        text = render_text(report, width=width, colour=terminal, html=html)
+    try:
+        click.echo(text, nl=False)
+    except BrokenPipeError:  # the reader (head, say) has seen enough; the verdict still stands
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return options.EXIT_OF_VERDICT[verdict]
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    """The errors inside nested exception groups, or the error itself."""
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for each in error.exceptions for leaf in _leaves(each)]
+    return [error]
+
+
+def _explain(error: BaseException, folder: Path) -> int:
+    """Say in one line on stderr what ended the run, and return the exit code of whoever is to blame."""
+    if any(isinstance(cause, KeyboardInterrupt) for cause in _leaves(error)):  # outside the watch for signals
+        click.echo(f"interrupted; no report was written to {folder}", err=True)
+        return options.EXIT_INTERRUPTED
+    if isinstance(error, _Interrupted):
+        if error.__context__ is not None:
+            click.echo(f"interrupted; the clean-up failed, see {_write_traceback(error, folder)}", err=True)
+        return _SIGNAL_EXITS[signal.Signals(error.number)]
+    causes = _leaves(error)
+    foreign = [cause for cause in causes if not isinstance(cause, FleetError)]
+    mine = [cause for cause in causes if isinstance(cause, LocalMisuse | StorageFailed | LimitExceeded)]
+    if len(mine) == len(causes):
+        return options.misuse(str(mine[0]))
+    cause = (foreign or [cause for cause in causes if cause not in mine])[0]
+    name = type(cause).__name__
+    place = _write_traceback(error, folder)
+    click.echo(options.one_line(f"error: {name}: {cause}: the run broke; its traceback is in {place}"), err=True)
+    return options.EXIT_BROKEN
+
+
+def _write_traceback(error: BaseException, folder: Path) -> str:
+    """Write ``traceback.txt``; return its path, or, where the disk refuses that too, why there is none."""
+    path = folder / "traceback.txt"
+    try:
+        write_atomically(path, "".join(traceback.format_exception(error)))
+    except OSError as refusal:
+        return f"no file ({path}: {refusal.strerror})"
+    return str(path)

@@ -1,0 +1,122 @@
+"""The progress lines and bars, on a virtual clock."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+import trio
+from rich.console import Console
+
+from stress.harness.progress import MAX_BARS, Progress
+
+
+def console(*, terminal: bool) -> Console:
+    return Console(file=io.StringIO(), force_terminal=terminal, width=100, color_system=None, legacy_windows=False)
+
+
+def printed(progress: Progress) -> list[str]:
+    return progress._console.file.getvalue().splitlines()
+
+
+async def run_for(progress: Progress, seconds: float) -> None:
+    with trio.move_on_after(seconds):
+        await progress.run()
+
+
+async def test_without_a_terminal_there_is_a_line_every_ten_seconds(autojump_clock):
+    progress = Progress("toy", console=console(terminal=False))
+    progress.phase("swarm")
+    progress.track("peer-1", 64)
+    progress.track("peer-2", 64)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run_for, progress, 25)
+        await trio.sleep(1)
+        progress.update("peer-1", 64)
+        progress.update("peer-2", 16)
+        await trio.sleep(14)
+        progress.update("peer-2", 64)
+    assert printed(progress) == [
+        "toy: 10 s, swarm, 62% done, 1 of 2 peers finished, slowest peer-2 at 25%",
+        "toy: 20 s, swarm, 100% done, 2 of 2 peers finished",
+    ]
+
+
+async def test_the_interval_can_be_chosen_and_no_peer_is_needed(autojump_clock):
+    progress = Progress("toy", console=console(terminal=False), line_seconds=60)
+    await run_for(progress, 130)
+    assert printed(progress) == ["toy: 60 s, starting", "toy: 120 s, starting"]
+
+
+async def test_a_stalled_peer_has_its_trace_printed_once_for_each_stall(autojump_clock):
+    traces = {"peer-1": ["sent 3", "got 7"], "peer-2": []}
+    progress = Progress("toy", console=console(terminal=False), tail=lambda peer: traces[peer])
+    for name in ("peer-1", "peer-2", "done"):
+        progress.track(name, 10)
+    progress.update("done", 10)
+    progress.update("peer-1", 5)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run_for, progress, 101)
+        await trio.sleep(55)
+        progress.update("peer-1", 6)
+    lines = [line for line in printed(progress) if not line.startswith("toy:")]
+    assert lines == [
+        "peer-1 made no progress for 30 s at 50%; the end of its trace:",
+        "  sent 3",
+        "  got 7",
+        "peer-2 made no progress for 30 s at 0%; the end of its trace:",
+        "  no events",
+        "peer-1 made no progress for 35 s at 60%; the end of its trace:",
+        "  sent 3",
+        "  got 7",
+    ]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+async def test_quiet_prints_nothing_but_what_must_be_said(autojump_clock, terminal):
+    progress = Progress("toy", console=console(terminal=terminal), quiet=True)
+    progress.track("peer-1", 10)
+    await run_for(progress, 100)
+    assert printed(progress) == []
+    progress.say("interrupted; [bold] is no markup")
+    assert printed(progress) == ["interrupted; [bold] is no markup"]
+
+
+async def test_a_terminal_gets_a_bar_for_each_peer(autojump_clock):
+    progress = Progress("toy", console=console(terminal=True))
+    progress.track("peer-1", 64)
+    progress.track("peer-2", 64)
+    progress.update("peer-2", 32)
+    await run_for(progress, 3)
+    shown = progress._console.file.getvalue()
+    assert "toy: 2 s, starting, 25% done" in shown
+    assert "peer-1" in shown
+    assert " 50%" in shown
+    assert "no progress for 2 s" in shown
+    assert shown.rstrip().endswith("\x1b[2K")  # the bars make way for the result
+
+
+async def test_of_a_large_fleet_the_slowest_are_shown(autojump_clock):
+    progress = Progress("toy", console=console(terminal=False))
+    for index in range(63):
+        progress.track(f"peer-{index:02}", 100)
+        progress.update(f"peer-{index:02}", 99 - index)
+    progress._console.print(progress.bars())
+    lines = printed(progress)
+    assert lines[-1] == "and 51 peers further on"
+    assert [line.split()[0] for line in lines[1:-1]] == [f"peer-{index:02}" for index in range(63 - MAX_BARS, 63)]
+
+
+async def test_a_peer_with_nothing_to_do_is_finished(autojump_clock):
+    progress = Progress("toy", console=console(terminal=False))
+    progress.track("peer-1", 0)
+    assert progress.line() == "toy: 0 s, starting, 100% done, 1 of 1 peers finished"
+    progress._console.print(progress.bars())
+
+
+async def test_phases_start_afresh_and_late_updates_are_ignored(autojump_clock):
+    progress = Progress("toy", console=console(terminal=False))
+    progress.track("peer-1", 10)
+    progress.clear()
+    progress.update("peer-1", 5)
+    assert progress.line() == "toy: 0 s, starting"
