@@ -2,7 +2,7 @@
 
 An artifact that this peer takes part in is a ``Holding``: its store once the manifest is known, its download until
 every piece is held, and, at the origin, its super-seeding. Each neighbour has a queue of requests to serve. HAVEs are
-kept back for ``HAVE_SECONDS`` to travel with requests, since on TCP each frame costs a signature and its check.
+kept back a little to travel with requests, since on TCP each frame costs a signature and its check.
 """
 
 from __future__ import annotations
@@ -50,8 +50,12 @@ if TYPE_CHECKING:
     from fleet.net.neighbour import Neighbour
     from fleet.storage import File, Storage
 
-HAVE_SECONDS: Final = 0.05
-"""How long news of a piece waits for company: little beside the seconds of a swarm, much beside a frame's cost."""
+HAVE_SOON: Final = 0.01
+"""Seconds for which news of a piece waits for company on the way to a neighbour that is asked for nothing now."""
+HAVE_LATEST: Final = 0.1
+"""Seconds for which it waits where a request is about to be made anyway, which will carry it."""
+TIMER_SLACK: Final = 0.05
+"""Seconds between two looks at super-seeding's stale offers."""
 
 
 class Transfer:
@@ -76,7 +80,7 @@ class Transfer:
         self._queues: dict[PeerId, UploadQueue] = {}
         self._incoming: dict[PeerId, tuple[Holding, Incoming]] = {}
         self._haves: dict[PeerId, dict[bytes, list[int]]] = {}
-        self._haves_due = float("inf")
+        self._haves_due: dict[PeerId, float] = {}
         self._next_id = 0
         self._timer_at = float("inf")
         self._timer = trio.Event()
@@ -172,6 +176,7 @@ class Transfer:
             return
         del self._neighbours[peer], self._queues[peer]
         self._haves.pop(peer, None)
+        self._haves_due.pop(peer, None)
         interrupted = self._incoming.pop(peer, None)
         if interrupted is not None:
             holding, incoming = interrupted
@@ -441,12 +446,17 @@ class Transfer:
     # --- news of pieces ---
 
     def _announce(self, holding: Holding, piece: int, now: float) -> None:
+        sources = {} if holding.download is None else holding.download.sources
         for peer in holding.members:
             self._haves.setdefault(peer, {}).setdefault(holding.root, []).append(piece)
-        self._haves_due = min(self._haves_due, now + HAVE_SECONDS)
+            if peer not in self._haves_due:
+                source = sources.get(peer)
+                busy = source is not None and source.waiting > 0
+                self._haves_due[peer] = now + (HAVE_LATEST if busy else HAVE_SOON)
 
     def before_frame(self, neighbour: Neighbour) -> None:
         """Let the news travel with the frame that is about to go."""
+        self._haves_due.pop(neighbour.peer, None)
         for root, news in self._haves.pop(neighbour.peer, {}).items():
             for start in range(0, len(news), HAVE_BATCH):
                 neighbour.send(Have(root, tuple(news[start : start + HAVE_BATCH])))
@@ -506,12 +516,12 @@ class Transfer:
 
     def _next_deadline(self) -> float:
         now = trio.current_time()
-        due = self._haves_due
+        due = min(self._haves_due.values(), default=float("inf"))
         for holding in self.holdings.values():
             if holding.download is not None:
                 due = min(due, holding.download.next_deadline(now))
             if holding.super_seed is not None:
-                due = min(due, max(holding.super_seed.next_deadline(), now + HAVE_SECONDS))
+                due = min(due, max(holding.super_seed.next_deadline(), now + TIMER_SLACK))
         return due
 
     def _set_timer(self) -> None:
@@ -530,10 +540,9 @@ class Transfer:
             self._on_timer(trio.current_time())
 
     def _on_timer(self, now: float) -> None:
-        if now >= self._haves_due:
-            self._haves_due = float("inf")
-            for peer in list(self._haves):
-                self._neighbours[peer].wake()
+        for peer in [peer for peer, due in self._haves_due.items() if due <= now]:
+            del self._haves_due[peer]
+            self._neighbours[peer].wake()
         for holding in list(self.holdings.values()):
             if holding.download is not None:
                 self._perform(holding, holding.download.on_timer(now))

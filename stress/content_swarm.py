@@ -1,0 +1,290 @@
+"""Content swarm: one peer has a file, everyone else wants it, and whoever has a piece serves it.
+
+First the same bytes go over a single stream between two identities (``harness.single_stream``), then the fleet starts,
+the seeder shares the file, all others fetch it at once, and the run ends when the last fetcher has verified every
+piece. Rows LB-Q-PRF-01 and FL-SWM-01 to FL-SWM-05.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+import numpy as np
+import trio
+
+from fleet.environment import Environment
+from fleet.errors import LocalMisuse
+from fleet.fleet import BINDINGS, MAX_PEERS, Fleet
+from fleet.limits import KIB, MAX_PIECE_SIZE, MAX_PIECES, MIB
+from fleet.storage import Directory, DirectoryFile
+from fleet.swarm.manifest import Manifest
+from stress.harness.options import option
+from stress.harness.plots import heat_map, steps_over_time
+from stress.harness.process import anonymous_mib, cpu_seconds, peak_rss_mib
+from stress.harness.run import Context, Scenario, main
+from stress.harness.single_stream import single_stream_seconds
+
+if TYPE_CHECKING:
+    from fleet.swarm.holding import Holding
+
+SAMPLE_SECONDS: Final = 0.1
+"""How often memory and progress are looked at."""
+
+SUMMARY: Final = """\
+Move one file from one peer to all others, and judge how the swarm does it.
+
+Starts real peers in this process, each with its own identity, listener and piece store, lets the first one share a
+file of random bytes (or --file), and has all others fetch it from whoever holds a piece. Before that, the same bytes
+are copied over a single stream, which the swarm is measured against.
+
+\b
+Examples:
+  python -m stress.content_swarm --peers 8
+  python -m stress.content_swarm --peers 8 --binding tls --mebibytes 256
+  python -m stress.content_swarm --file backup.tar --piece-kib 256 --format json | jq .rows
+"""
+
+
+def check_arguments(args: Mapping[str, Any]) -> None:
+    """Refuse what cannot run before anything starts; raises ``LocalMisuse``."""
+    size = args["mebibytes"] * MIB
+    piece_size = args["piece_kib"] * KIB
+    if args["file"] is not None:
+        path: Path = args["file"]
+        file = _open(path)
+        size = file.size()
+        file.close()
+    if -(-size // piece_size) > MAX_PIECES:
+        least = -(-size // (MAX_PIECES * KIB))
+        raise LocalMisuse(f"{size:,} bytes are more than {MAX_PIECES:,} pieces: use --piece-kib {least} or more")
+
+
+def _open(path: Path) -> DirectoryFile:
+    if path.is_dir():
+        raise LocalMisuse(f"{path} is a folder: name a file with --file")
+    return DirectoryFile(path, writable=False)
+
+
+class _Run:
+    """The state of one run, and what is made of it."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.piece_size: int = context.args["piece_kib"] * KIB
+        self.single_seconds = 0.0
+        self.seconds = 0.0
+        self.holdings: dict[str, Holding] = {}
+        self.started = 0.0
+        self.cpu = 0.0
+        self.anonymous = 0.0
+        self.done = False
+
+    async def run(self) -> None:
+        context = self.context
+        args = context.args
+        context.progress.phase("making the file")
+        path = args["file"] or await _make_file(context.scratch / "artifact", args["mebibytes"], context.seed)
+        file = _open(path)
+        try:
+            manifest = await trio.to_thread.run_sync(lambda: Manifest.of_file(file, self.piece_size))
+            context.parameters.update(peers=args["peers"], pieces=manifest.pieces)
+            environment = Environment(BINDINGS[context.binding](), context.seed, trace=context.events)
+            context.progress.phase("single-stream baseline")
+            with Directory(context.scratch / "baseline") as storage:
+                self.single_seconds = await single_stream_seconds(environment, file, manifest, storage)
+        finally:
+            file.close()
+        context.progress.phase("starting peers")
+        folder = context.scratch / "peers"
+        async with Fleet(args["peers"], environment=environment, storage=lambda i: Directory(folder / f"{i}")) as fleet:
+            await self._swarm(fleet, path, manifest)
+
+    async def _swarm(self, fleet: Fleet, path: Path, manifest: Manifest) -> None:
+        context = self.context
+        context.metrics["start_seconds"] = fleet.start_seconds
+        context.describe_state = self._state
+        await fleet[0].share(path, self.piece_size)
+        context.progress.phase("swarm")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._sample)
+            cpu = cpu_seconds()
+            self.started = trio.current_time()
+            try:
+                for peer in fleet.peers[1:]:
+                    context.progress.track(peer.name, manifest.pieces)
+                    self.holdings[peer.name] = await peer.fetch(manifest.root)
+                for holding in self.holdings.values():
+                    await holding.wait()
+                self.done = True
+            finally:
+                self.seconds = trio.current_time() - self.started
+                self.cpu = cpu_seconds() - cpu
+                self._update_progress()
+                self._report(fleet, manifest)
+                nursery.cancel_scope.cancel()
+
+    async def _sample(self) -> None:
+        while True:
+            self.anonymous = max(self.anonymous, anonymous_mib() or 0.0)
+            self._update_progress()
+            await trio.sleep(SAMPLE_SECONDS)
+
+    def _update_progress(self) -> None:
+        for name, holding in self.holdings.items():
+            self.context.progress.update(name, holding.verified)
+
+    def _state(self) -> list[str]:
+        return [f"{name} {holding.state()}" for name, holding in self.holdings.items()]
+
+    def _report(self, fleet: Fleet, manifest: Manifest) -> None:
+        """Fill in what was measured; called however the swarm ended, so a late run shows how far it came."""
+        names = {peer.peer_id: peer.name for peer in fleet.peers}
+        matrix = np.zeros((len(fleet), len(fleet)))
+        fetchers: dict[str, dict[str, Any]] = {}
+        for column, peer in enumerate(fleet.peers):
+            holding = self.holdings.get(peer.name)
+            download = None if holding is None else holding.download
+            if holding is None or download is None:
+                continue
+            by_source = {names[source]: count for source, count in sorted(download.bytes_from.items())}
+            for row, source in enumerate(fleet.peers):
+                matrix[row, column] = by_source.get(source.name, 0) / MIB
+            fetchers[peer.name] = {
+                "verified_pieces": holding.verified,
+                "bytes_from_seeder": by_source.get(fleet[0].name, 0),
+                "bytes_from": by_source,
+                "duplicate_bytes": download.duplicate_bytes,
+                "wasted_bytes": download.wasted_bytes,
+                "received_bytes": holding.received_bytes,
+                "longest_stall_seconds": self._stall(holding),
+                "seconds": None if holding.finished_at is None else holding.finished_at - self.started,
+            }
+        self._fill_metrics(manifest, fetchers)
+        self._draw(fleet, matrix)
+
+    def _stall(self, holding: Holding) -> float:
+        waiting = 0.0 if holding.finished_at is not None else trio.current_time() - holding.progress_at
+        return max(holding.longest_stall, waiting)
+
+    def _fill_metrics(self, manifest: Manifest, fetchers: dict[str, dict[str, Any]]) -> None:
+        context, metrics = self.context, self.context.metrics
+        received = sum(fetcher["received_bytes"] for fetcher in fetchers.values())
+        needed = manifest.size * (context.args["peers"] - 1)
+        from_seeder = sum(fetcher["bytes_from_seeder"] for fetcher in fetchers.values())
+        verified = sum(sum(fetcher["bytes_from"].values()) for fetcher in fetchers.values())
+        metrics["wall_seconds"] = self.seconds
+        metrics["cpu_seconds"] = self.cpu
+        metrics["peak_rss_mib"] = peak_rss_mib()
+        metrics["peak_anonymous_mib"] = self.anonymous
+        metrics["single_stream_seconds"] = self.single_seconds
+        metrics["duplicate_bytes"] = sum(fetcher["duplicate_bytes"] for fetcher in fetchers.values())
+        metrics["wasted_bytes"] = sum(fetcher["wasted_bytes"] for fetcher in fetchers.values())
+        if fetchers and needed:
+            metrics["longest_stall_seconds"] = max(fetcher["longest_stall_seconds"] for fetcher in fetchers.values())
+        if self.done and needed:
+            aggregate = needed / MIB / self.seconds
+            single = manifest.size / MIB / self.single_seconds
+            metrics["aggregate_mib_per_second"] = aggregate
+            metrics["single_stream_mib_per_second"] = single
+            metrics["aggregate_over_single_stream"] = aggregate / single
+            metrics["time_ratio_to_single_stream"] = self.seconds / self.single_seconds
+            metrics["seeder_share"] = from_seeder / verified
+            metrics["bytes_received_over_needed"] = received / needed
+            context.summary.append(
+                f"{len(fetchers)} fetchers took {manifest.size / MIB:,.1f} MiB each in {self.seconds:.2f} s: "
+                f"{aggregate:,.0f} MiB/s in aggregate, {single:,.0f} MiB/s over a single stream"
+            )
+        elif self.done:
+            context.summary.append(f"the file is empty: {len(fetchers)} fetchers hold all of its 0 pieces")
+        context.summary.append(
+            f"{self.cpu:.2f} CPU seconds, {peak_rss_mib():,.0f} MiB peak memory, of which {self.anonymous:,.0f} MiB "
+            f"anonymous; {metrics['duplicate_bytes']:,} duplicate bytes"
+        )
+        for name, fetcher in fetchers.items():
+            others = sum(fetcher["bytes_from"].values()) - fetcher["bytes_from_seeder"]
+            context.summary.append(
+                f"{name}: {fetcher['bytes_from_seeder'] / MIB:,.1f} MiB from the seeder, {others / MIB:,.1f} from "
+                f"{len(fetcher['bytes_from']) - (fetcher['bytes_from_seeder'] > 0)} others, "
+                f"longest stall {fetcher['longest_stall_seconds']:.3f} s"
+            )
+        context.details["fetchers"] = fetchers
+
+    def _draw(self, fleet: Fleet, matrix: np.ndarray[Any, np.dtype[np.float64]]) -> None:
+        lines = {
+            name: [(0.0, 0.0), *((at - self.started, n + 1.0) for n, at in enumerate(holding.verified_at))]
+            for name, holding in self.holdings.items()
+        }
+        names = [peer.name for peer in fleet.peers]
+        self.context.figures[:] = [
+            steps_over_time(
+                "Pieces over time", "Pieces that each fetcher has verified, by seconds since all began to fetch.", lines
+            ),
+            heat_map(
+                "Who served whom",
+                "MiB of verified pieces, from the peer of the row to that of the column.",
+                matrix.tolist(),
+                names,
+                names,
+            ),
+        ]
+
+
+async def _make_file(path: Path, mebibytes: int, seed: int) -> Path:
+    """A file of random bytes that the seed decides."""
+
+    def write() -> None:
+        rng = np.random.Generator(np.random.PCG64(seed))
+        with Directory(path.parent) as folder:
+            file = folder.open(path.name, create=True)
+            file.allocate(mebibytes * MIB)
+            for number in range(mebibytes):
+                file.write(rng.bytes(MIB), number * MIB)
+
+    await trio.to_thread.run_sync(write)
+    return path
+
+
+async def run(context: Context) -> None:
+    """Run the scenario; see the module."""
+    await _Run(context).run()
+
+
+SCENARIO: Final = Scenario(
+    name="content_swarm",
+    summary=SUMMARY,
+    run=run,
+    bindings=tuple(BINDINGS),
+    check_arguments=check_arguments,
+    options=[
+        option(
+            "--peers",
+            type=click.IntRange(2, MAX_PEERS),
+            default=8,
+            help="Peers in the fleet: one seeder, the rest fetch. Above 9, each knows 8 or so others.",
+        ),
+        option(
+            "--mebibytes",
+            type=click.IntRange(0, 65_536),
+            default=64,
+            help="Size of the file of random bytes that is made for the run.",
+        ),
+        option(
+            "--file",
+            type=click.Path(path_type=Path),
+            metavar="PATH",
+            help="Swarm this file instead; it is read in place and never written.",
+        ),
+        option(
+            "--piece-kib",
+            type=click.IntRange(1, MAX_PIECE_SIZE // KIB),
+            default=1024,
+            help="Size of a piece: what is asked for, verified and passed on as a whole.",
+        ),
+    ],
+)
+
+if __name__ == "__main__":
+    main(SCENARIO)
