@@ -1,1 +1,1 @@
-"""peerfleet."""
+"""Micro-benchmarks of the hot paths, one family a module: ``python -m bench [FAMILY]``."""

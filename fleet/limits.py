@@ -46,7 +46,7 @@ MAX_CHANNEL_CERTIFICATE: Final = 2 * KIB
 MAX_CHANNEL_ANSWERS: Final = 4 * KIB
 """TLS answers (27 bytes for each KeyUpdate) waiting for this side to send next. One update serves for 400 GB."""
 MAX_CHANNEL_HANDSHAKE: Final = 16 * KIB
-"""Bytes one side may send before its TLS handshake is done; ours take 3 KiB. OpenSSL alone would hold 100 KiB a link."""
+"""Bytes one side may send before its TLS handshake is done; ours take 3 KiB. OpenSSL alone would hold 100 KiB."""
 
 # swarm
 MAX_PIECE_SIZE: Final = 16 * MIB

@@ -21,7 +21,9 @@ from fleet.fleet import BINDINGS, MAX_PEERS, Fleet
 from fleet.limits import KIB, MAX_PIECE_SIZE, MAX_PIECES, MIB
 from fleet.storage import Directory, DirectoryFile
 from fleet.swarm.manifest import Manifest
+from stress.harness.artifact import make_file
 from stress.harness.options import option
+from stress.harness.page_cache import warm
 from stress.harness.plots import heat_map, steps_over_time
 from stress.harness.process import anonymous_mib, cpu_seconds, peak_rss_mib
 from stress.harness.run import Context, Scenario, main
@@ -86,7 +88,7 @@ class _Run:
         context = self.context
         args = context.args
         context.progress.phase("making the file")
-        path = args["file"] or await _make_file(context.scratch / "artifact", args["mebibytes"], context.seed)
+        path = args["file"] or await make_file(context.scratch / "artifact", args["mebibytes"], context.seed)
         file = _open(path)
         try:
             manifest = await trio.to_thread.run_sync(lambda: Manifest.of_file(file, self.piece_size))
@@ -94,6 +96,7 @@ class _Run:
             environment = Environment(BINDINGS[context.binding](), context.seed, trace=context.events)
             context.progress.phase("single-stream baseline")
             with Directory(context.scratch / "baseline") as storage:
+                await trio.to_thread.run_sync(warm, storage, manifest.size * (args["peers"] - 1))
                 self.single_seconds = await single_stream_seconds(environment, file, manifest, storage)
         finally:
             file.close()
@@ -230,21 +233,6 @@ class _Run:
                 names,
             ),
         ]
-
-
-async def _make_file(path: Path, mebibytes: int, seed: int) -> Path:
-    """A file of random bytes that the seed decides."""
-
-    def write() -> None:
-        rng = np.random.Generator(np.random.PCG64(seed))
-        with Directory(path.parent) as folder:
-            file = folder.open(path.name, create=True)
-            file.allocate(mebibytes * MIB)
-            for number in range(mebibytes):
-                file.write(rng.bytes(MIB), number * MIB)
-
-    await trio.to_thread.run_sync(write)
-    return path
 
 
 async def run(context: Context) -> None:

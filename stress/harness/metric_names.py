@@ -62,7 +62,7 @@ METRICS: Final[Mapping[str, frozenset[str]]] = {
     "throughput": frozenset({"owner_over_claim_takes", "tasks_lost", "tasks_taken_twice"}),
     "gossip_propagation": frozenset({"payload_redundancy", "visible_over_written"}),
     "churn": frozenset({"digests_equal", "entries_lost", "newcomer_bytes_over_live_state"}),
-    "bench": frozenset({"blake3_digest_mib_s", "blake3_outboard_mib_s", "fastcdc_sha256_mib_s"}),
+    "bench": frozenset({"blake3_digest_mib_s", "blake3_outboard_mib_s", "fastcdc_sha256_mib_s", "swarm_over_ceiling"}),
 }
 """Scenario to the metrics that a bound may name."""
 
@@ -83,7 +83,7 @@ MODES: Final[Mapping[str, frozenset[str]]] = {
             "verified-window",
         }
     ),
-    "bench": frozenset({"fastcdc"}),
+    "bench": frozenset({"fastcdc", "swarm"}),
 }
 """Scenario to its modes; a scenario that is not listed has none."""
 

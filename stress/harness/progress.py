@@ -8,6 +8,8 @@ tail of its trace printed once, which is when a person wants to read it.
 from __future__ import annotations
 
 import contextlib
+import math
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -24,6 +26,10 @@ REFRESH_SECONDS: Final = 0.25
 STALL_SECONDS: Final = 30.0
 MAX_BARS: Final = 12
 """Bars shown at once; of a larger fleet the slowest fetchers, who decide when the run ends."""
+MAX_NAMED: Final = 12
+"""Fetchers that a plain line gives one by one; of more it gives the range, and the slowest few by name."""
+_SLOWEST_NAMED: Final = 4
+_BAR_WIDTH: Final = 24  # with names, counts and a note about a stall beside it, 80 columns hold a row
 
 Tail = Callable[[str], Sequence[str]]
 
@@ -38,6 +44,9 @@ class _Fetcher:
     @property
     def share(self) -> float:
         return min(1.0, self.done / self.total) if self.total > 0 else 1.0
+
+    def count(self) -> str:
+        return f"{self.done:,.0f}/{self.total:,.0f}"
 
 
 class Progress:
@@ -125,31 +134,45 @@ class Progress:
             yield live
 
     def line(self) -> str:
-        """The state in one plain line."""
-        head = f"{self._title}: {self._elapsed():.0f} s, {self._phase}"
+        """The state in one plain line, with what each fetcher has done."""
         if not self._fetchers:
-            return head
-        total = sum(fetcher.total for fetcher in self._fetchers.values())
-        share = sum(fetcher.share * fetcher.total for fetcher in self._fetchers.values()) / total if total else 1.0
+            return self._head()
+        if len(self._fetchers) <= MAX_NAMED:
+            each = ", ".join(f"{name} {fetcher.count()}" for name, fetcher in self._fetchers.items())
+            return f"{self._head()}: {each}"
+        counts = sorted(fetcher.done for fetcher in self._fetchers.values())
+        least, median, most = (f"{count:,.0f}" for count in (counts[0], statistics.median_low(counts), counts[-1]))
         finished = sum(fetcher.share == 1.0 for fetcher in self._fetchers.values())
-        head += f", {share:.0%} done, {finished} of {len(self._fetchers)} peers finished"
-        name, slowest = self._slowest_first()[0]
-        return head if slowest.share == 1.0 else f"{head}, slowest {name} at {slowest.share:.0%}"
+        head = f"{self._head()}, {finished} of {len(self._fetchers)} finished: least {least}, median {median}, most {most}"
+        behind = [(name, fetcher) for name, fetcher in self._slowest_first() if fetcher.share < 1.0]
+        named = ", ".join(f"{name} {fetcher.count()}" for name, fetcher in behind[:_SLOWEST_NAMED])
+        return f"{head}; slowest {named}" if named else head
 
     def bars(self) -> RenderableType:
         """The state as bars, for a terminal."""
         grid = Table.grid(padding=(0, 1))
+        grid.add_column(no_wrap=True)
+        grid.add_column()
+        grid.add_column(justify="right", no_wrap=True)
         shown = {name for name, _ in self._slowest_first()[:MAX_BARS]}
         for name, fetcher in self._fetchers.items():
             if name in shown:
                 stalled = trio.current_time() - fetcher.moved_at
                 note = f"no progress for {stalled:.0f} s" if fetcher.share < 1.0 and stalled >= 2 else ""
-                bar = ProgressBar(total=max(fetcher.total, 1), completed=fetcher.done, width=40)
-                grid.add_row(Text(name), bar, Text(f"{fetcher.share:>4.0%}"), Text(note, style="yellow"))
-        parts: list[RenderableType] = [Text(self.line(), style="bold", overflow="ellipsis", no_wrap=True), grid]
+                bar = ProgressBar(total=max(fetcher.total, 1), completed=fetcher.done, width=_BAR_WIDTH)
+                grid.add_row(Text(name), bar, Text(fetcher.count()), Text(note, style="yellow"))
+        parts: list[RenderableType] = [Text(self._head(), style="bold", overflow="ellipsis", no_wrap=True), grid]
         if hidden := len(self._fetchers) - len(shown):
-            parts.append(Text(f"and {hidden} peers further on", style="dim"))
+            parts.append(Text(f"and {hidden} that are as far or further", style="dim"))
         return Group(*parts)
+
+    def _head(self) -> str:
+        head = f"{self._title}: {self._elapsed():.0f} s, {self._phase}"
+        if not self._fetchers:
+            return head
+        total = sum(fetcher.total for fetcher in self._fetchers.values())
+        share = sum(fetcher.share * fetcher.total for fetcher in self._fetchers.values()) / total if total else 1.0
+        return f"{head}, {math.floor(100 * share)}% done"  # 100% is said when it is true
 
     def _elapsed(self) -> float:
         return trio.current_time() - self._started if self._started is not None else 0.0
@@ -165,6 +188,6 @@ class Progress:
                 continue
             fetcher.told = True
             lines = self._tail(name) if self._tail is not None else ()
-            self.say(f"{name} made no progress for {stalled:.0f} s at {fetcher.share:.0%}; the end of its trace:")
+            self.say(f"{name} made no progress for {stalled:.0f} s at {fetcher.count()}; the end of its trace:")
             for line in lines or ["no events"]:
                 self.say(f"  {line}")

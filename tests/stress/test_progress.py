@@ -8,7 +8,7 @@ import pytest
 import trio
 from rich.console import Console
 
-from stress.harness.progress import MAX_BARS, Progress
+from stress.harness.progress import MAX_BARS, MAX_NAMED, Progress
 
 
 def console(*, terminal: bool) -> Console:
@@ -37,8 +37,8 @@ async def test_without_a_terminal_there_is_a_line_every_ten_seconds(autojump_clo
         await trio.sleep(14)
         progress.update("peer-2", 64)
     assert printed(progress) == [
-        "toy: 10 s, swarm, 62% done, 1 of 2 peers finished, slowest peer-2 at 25%",
-        "toy: 20 s, swarm, 100% done, 2 of 2 peers finished",
+        "toy: 10 s, swarm, 62% done: peer-1 64/64, peer-2 16/64",
+        "toy: 20 s, swarm, 100% done: peer-1 64/64, peer-2 64/64",
     ]
 
 
@@ -61,12 +61,12 @@ async def test_a_stalled_peer_has_its_trace_printed_once_for_each_stall(autojump
         progress.update("peer-1", 6)
     lines = [line for line in printed(progress) if not line.startswith("toy:")]
     assert lines == [
-        "peer-1 made no progress for 30 s at 50%; the end of its trace:",
+        "peer-1 made no progress for 30 s at 5/10; the end of its trace:",
         "  sent 3",
         "  got 7",
-        "peer-2 made no progress for 30 s at 0%; the end of its trace:",
+        "peer-2 made no progress for 30 s at 0/10; the end of its trace:",
         "  no events",
-        "peer-1 made no progress for 35 s at 60%; the end of its trace:",
+        "peer-1 made no progress for 35 s at 6/10; the end of its trace:",
         "  sent 3",
         "  got 7",
     ]
@@ -91,7 +91,7 @@ async def test_a_terminal_gets_a_bar_for_each_peer(autojump_clock):
     shown = progress._console.file.getvalue()
     assert "toy: 2 s, starting, 25% done" in shown
     assert "peer-1" in shown
-    assert " 50%" in shown
+    assert "32/64" in shown
     assert "no progress for 2 s" in shown
     assert shown.rstrip().endswith("\x1b[2K")  # the bars make way for the result
 
@@ -103,14 +103,50 @@ async def test_of_a_large_fleet_the_slowest_are_shown(autojump_clock):
         progress.update(f"peer-{index:02}", 99 - index)
     progress._console.print(progress.bars())
     lines = printed(progress)
-    assert lines[-1] == "and 51 peers further on"
+    assert lines[-1] == "and 51 that are as far or further"
     assert [line.split()[0] for line in lines[1:-1]] == [f"peer-{index:02}" for index in range(63 - MAX_BARS, 63)]
+
+
+async def test_the_line_of_a_large_fleet_gives_the_range_and_names_the_slowest(autojump_clock):
+    progress = Progress("toy", console=console(terminal=False))
+    for index in range(MAX_NAMED + 1):
+        progress.track(f"peer-{index}", 1000)
+        progress.update(f"peer-{index}", 1000 if index < 2 else 400 - index)
+    assert progress.line() == (
+        "toy: 0 s, starting, 48% done, 2 of 13 finished: least 388, median 394, most 1,000; "
+        "slowest peer-12 388/1,000, peer-11 389/1,000, peer-10 390/1,000, peer-9 391/1,000"
+    )
+    for index in range(MAX_NAMED + 1):
+        progress.update(f"peer-{index}", 1000)
+    assert progress.line() == (
+        "toy: 0 s, starting, 100% done, 13 of 13 finished: least 1,000, median 1,000, most 1,000"
+    )
+
+
+async def test_all_but_done_is_not_called_done(autojump_clock):
+    progress = Progress("toy", console=console(terminal=False))
+    progress.track("peer-1", 100_000)
+    progress.update("peer-1", 99_999)
+    assert progress.line() == "toy: 0 s, starting, 99% done: peer-1 99,999/100,000"
+
+
+async def test_bars_with_a_note_fit_eighty_columns(autojump_clock):
+    narrow = Console(file=io.StringIO(), force_terminal=False, width=80, color_system=None, legacy_windows=False)
+    progress = Progress("content_swarm", console=narrow)
+    for index in range(990, 990 + MAX_BARS):
+        progress.track(f"peer-{index}", 262_144)
+        progress.update(f"peer-{index}", 131_072)
+    await trio.sleep(1234)
+    progress._console.print(progress.bars())
+    _, *rows = printed(progress)
+    assert len(rows) == MAX_BARS
+    assert all(row.rstrip().endswith("131,072/262,144 no progress for 1234 s") for row in rows)
 
 
 async def test_a_peer_with_nothing_to_do_is_finished(autojump_clock):
     progress = Progress("toy", console=console(terminal=False))
     progress.track("peer-1", 0)
-    assert progress.line() == "toy: 0 s, starting, 100% done, 1 of 1 peers finished"
+    assert progress.line() == "toy: 0 s, starting, 100% done: peer-1 0/0"
     progress._console.print(progress.bars())
 
 

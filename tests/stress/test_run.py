@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import toy_scenario
 import trio
 import trio.testing
 
@@ -20,6 +19,7 @@ import stress
 from fleet.errors import StorageFailed
 from stress.harness import options, run
 from stress.harness.run import EventLog, run_scenario
+from tests.stress import toy_scenario
 
 BOUNDS = Path(stress.__file__).parent.parent / "srad_bounds.toml"
 TOY = Path(toy_scenario.__file__)
@@ -146,8 +146,8 @@ def test_the_deadline_of_the_command_line_on_a_virtual_clock(no_page, capsys):
     assert "  peer-1 holds 3 of 64 pieces\n" in captured.out
     lines = captured.err.splitlines()
     assert lines[0] == "toy: hanging"
-    assert lines[1].startswith("content_swarm: 10 s, swarm, 0% done, 0 of 7 peers finished")
-    assert "peer-1 made no progress for 30 s at 0%; the end of its trace:" in lines
+    assert lines[1].startswith("content_swarm: 10 s, swarm, 0% done: peer-1 0/64, peer-2 0/64, ")
+    assert "peer-1 made no progress for 30 s at 0/64; the end of its trace:" in lines
     assert lines[-1] == "toy: cleaned up"
 
 

@@ -1,0 +1,118 @@
+"""The swarm beside its ceiling: ``python -m bench swarm``.
+
+Each round measures, one after the other in the same process, the ceiling (``bench.ceiling``), a single stream of the
+binding and the whole swarm; the medians are compared. The machine's speed may drift, the ratio of neighbours less so.
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+import trio
+from rich.console import Console
+from rich.table import Table
+
+from bench.ceiling import ceiling_seconds, tls_wrap
+from fleet.environment import Environment
+from fleet.fleet import BINDINGS, Fleet
+from fleet.limits import KIB, MIB
+from fleet.storage import Directory, DirectoryFile
+from fleet.swarm.manifest import Manifest
+from stress.harness.artifact import make_file
+from stress.harness.bounds import Verdict, judge, load_bounds, run_verdict
+from stress.harness.options import EXIT_OF_VERDICT, find_bounds
+from stress.harness.page_cache import warm
+from stress.harness.single_stream import single_stream_seconds
+
+if TYPE_CHECKING:
+    from stress.harness.bounds import RowResult
+
+PIECE_SIZE: Final = 1024 * KIB
+
+
+@click.command()
+@click.option("--peers", type=click.IntRange(2, 64), default=8, show_default=True, help="One seeder, the rest fetch.")
+@click.option("--mebibytes", type=click.IntRange(1, 4096), default=256, show_default=True, help="Size of the file.")
+@click.option(
+    "--binding",
+    "bindings",
+    type=click.Choice(list(BINDINGS)),
+    multiple=True,
+    help="Only these; may be given more than once.  [default: all]",
+)
+@click.option("--rounds", type=click.IntRange(1, 100), default=3, show_default=True, help="The medians count.")
+@click.option("--bounds", type=click.Path(path_type=Path), metavar="FILE", help="Judge by this bounds file.")
+@click.pass_context
+def swarm(
+    context: click.Context,
+    peers: int,
+    mebibytes: int,
+    bindings: tuple[str, ...],
+    rounds: int,
+    bounds: Path | None,
+) -> int:
+    """Move a file to every peer of a fleet, beside raw readers and a single stream that do the same work per byte."""
+    checks = load_bounds(find_bounds(bounds), "bench")
+    rows: list[RowResult] = []
+    console = Console()
+    folder = Path(tempfile.mkdtemp(prefix="peerfleet-bench-"))
+    try:
+        for binding in bindings or tuple(BINDINGS):
+            rates = trio.run(_measure, folder, binding, peers, mebibytes, rounds)
+            ratio = rates["swarm"] / rates["ceiling"]
+            table = Table("", "MiB/s", "of the ceiling", title=f"{binding}, {peers} peers, {mebibytes} MiB", box=None)
+            for name, rate in rates.items():
+                table.add_row(name, f"{rate:,.0f}", f"{rate / rates['ceiling']:.2f}")
+            console.print(table)
+            rows += [
+                row
+                for row in judge(checks, {"swarm_over_ceiling": ratio}, {"peers": peers}, binding, "swarm")
+                if row.value is not None and row.verdict is not Verdict.NOT_JUDGED
+            ]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    for row in rows:
+        console.print(f"{row.verdict}  {row.check.id}  {row.value:.2f} {row.check.op} {row.check.bound}")
+    context.exit(EXIT_OF_VERDICT[run_verdict(rows)])
+
+
+async def _measure(folder: Path, binding: str, peers: int, mebibytes: int, rounds: int) -> dict[str, float]:
+    """Median rates in MiB/s, summed over the readers: of the ceiling, a single stream and the swarm."""
+    path = await make_file(folder / "artifact", mebibytes, seed=1)
+    readers = peers - 1
+    total = readers * mebibytes
+    wrap = {"wrap": tls_wrap(folder)} if binding == "tls" else {}
+    rates: dict[str, list[float]] = {"ceiling": [], "single stream": [], "swarm": []}
+    with Directory(folder / "work") as storage:
+        for _ in range(rounds):
+            await trio.to_thread.run_sync(warm, storage, total * MIB)
+            rates["ceiling"].append(total / await ceiling_seconds(path, folder / "work", readers, **wrap))
+            rates["single stream"].append(mebibytes / await _single(path, binding, storage))
+            rates["swarm"].append(total / await _swarm(path, binding, peers))
+    return {name: statistics.median(values) for name, values in rates.items()}
+
+
+async def _single(path: Path, binding: str, storage: Directory) -> float:
+    file = DirectoryFile(path, writable=False)
+    try:
+        manifest = await trio.to_thread.run_sync(Manifest.of_file, file, PIECE_SIZE)
+        return await single_stream_seconds(Environment(BINDINGS[binding]()), file, manifest, storage)
+    finally:
+        file.close()
+
+
+async def _swarm(path: Path, binding: str, peers: int) -> float:
+    async with Fleet(peers, binding, folder=path.parent / "peers") as fleet:
+        artifact = await fleet[0].share(path, PIECE_SIZE)
+        started = trio.current_time()
+        holdings = [await peer.fetch(artifact.root) for peer in fleet.peers[1:]]
+        for holding in holdings:
+            await holding.wait()
+        seconds = trio.current_time() - started
+    shutil.rmtree(path.parent / "peers")
+    return seconds
