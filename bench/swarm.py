@@ -21,8 +21,7 @@ from bench.ceiling import ceiling_seconds, tls_wrap
 from fleet.environment import Environment
 from fleet.fleet import BINDINGS, Fleet
 from fleet.limits import KIB, MIB
-from fleet.storage import Directory, DirectoryFile
-from fleet.swarm.manifest import Manifest
+from fleet.storage import Directory
 from stress.harness.artifact import make_file
 from stress.harness.bounds import Verdict, judge, load_bounds, run_verdict
 from stress.harness.options import EXIT_OF_VERDICT, find_bounds
@@ -92,18 +91,14 @@ async def _measure(folder: Path, binding: str, peers: int, mebibytes: int, round
         for _ in range(rounds):
             await trio.to_thread.run_sync(warm, storage, total * MIB)
             rates["ceiling"].append(total / await ceiling_seconds(path, folder / "work", readers, **wrap))
-            rates["single stream"].append(mebibytes / await _single(path, binding, storage))
+            rates["single stream"].append(mebibytes / await _single_stream(path, binding, folder / "single"))
             rates["swarm"].append(total / await _swarm(path, binding, peers))
     return {name: statistics.median(values) for name, values in rates.items()}
 
 
-async def _single(path: Path, binding: str, storage: Directory) -> float:
-    file = DirectoryFile(path, writable=False)
-    try:
-        manifest = await trio.to_thread.run_sync(Manifest.of_file, file, PIECE_SIZE)
-        return await single_stream_seconds(Environment(BINDINGS[binding]()), file, manifest, storage)
-    finally:
-        file.close()
+async def _single_stream(path: Path, binding: str, folder: Path) -> float:
+    size = (await trio.Path(path).stat()).st_size
+    return await single_stream_seconds(Environment(BINDINGS[binding]()), path, size, PIECE_SIZE, folder)
 
 
 async def _swarm(path: Path, binding: str, peers: int) -> float:

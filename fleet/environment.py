@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SCRATCH_SIZE = 512 * KIB
+SCRATCH_SIZE = 1024 * KIB
 """A piece is received, hashed and written in blocks of at most this size: half of a core's level 2 cache."""
 
 

@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from fleet.environment import Environment
-from fleet.errors import LocalMisuse
+from fleet.errors import DeadlineExceeded, LocalMisuse
+from fleet.limits import HANDSHAKE_SECONDS
 from fleet.net.tcp import TcpBinding
 from fleet.net.tls import TlsBinding
-from fleet.peer import Peer
+from fleet.peer import ANY_PORT, Peer, lone_error
 from fleet.storage import Directory, Storage
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ class Fleet:
             self._temporary = self._folder = Path(tempfile.mkdtemp(prefix="peerfleet-"))
             self._stack.callback(shutil.rmtree, self._temporary, ignore_errors=True)
         try:
+            self._stack.enter_context(lone_error())
             self._nursery = await self._stack.enter_async_context(trio.open_nursery())
             self._peers = [self._make(index) for index in range(self._count)]
             for index in range(self._count):
@@ -153,7 +155,7 @@ class Fleet:
         ended = self._ended[index] = trio.Event()
         try:
             with trio.CancelScope() as scope:
-                async with self._peers[index].running(self._addresses.get(index, "127.0.0.1:0")) as peer:
+                async with self._peers[index].running(self._addresses.get(index, ANY_PORT), or_any_port=True) as peer:
                     self._addresses[index] = peer.address
                     self._scopes[index] = scope
                     task_status.started()
@@ -205,15 +207,19 @@ class Fleet:
 
     async def join(self, index: int | None = None) -> None:
         """Dial along the graph's edges between running peers (of one peer, or all) that are not links yet."""
-        async with trio.open_nursery() as nursery:
-            for a, b in self.edges():
-                if index in (None, a, b) and self.running(a) and self.running(b):
-                    # The one that joins dials: its generation tells the other that an older link is dead.
-                    dialler, other = (b, a) if index == b else (a, b)
-                    nursery.start_soon(self._connect, dialler, other)
+        with lone_error():
+            async with trio.open_nursery() as nursery:
+                for a, b in self.edges():
+                    if index in (None, a, b) and self.running(a) and self.running(b):
+                        # The one that joins dials: its generation tells the other that an older link is dead.
+                        dialler, other = (b, a) if index == b else (a, b)
+                        nursery.start_soon(self._connect, dialler, other)
 
     async def _connect(self, a: int, b: int) -> None:
         peer, other = self._peers[a], self._peers[b]
         if other.peer_id not in peer.neighbours:
             await peer.connect(other.address, other.peer_id)
-        await other.until(lambda: peer.peer_id in other.neighbours)
+        with trio.move_on_after(HANDSHAKE_SECONDS):
+            await other.until(lambda: peer.peer_id in other.neighbours)
+            return
+        raise DeadlineExceeded(f"{other.name} lost its link to {peer.name} while it was being joined")

@@ -57,5 +57,8 @@ MANIFEST_PAGE_PIECES: Final = 16_384
 """Hashes in one MANIFEST message: 512 KiB, half a control frame."""
 MAX_REQUESTS_PER_LINK: Final = 256
 """Requests one neighbour may have waiting at a source. One more is a violation: honest fetchers keep to it."""
+MAX_ANSWERS_ADRIFT: Final = 1_024
+"""Requests that a neighbour may leave unanswered when it leaves a swarm: their pieces may still be on their way. An
+honest one has answered all but those in flight, at most ``MAX_REQUESTS_PER_LINK`` an artifact."""
 MAX_ARTIFACTS: Final = 64
 """Artifacts one peer shares or fetches at once."""

@@ -8,8 +8,8 @@ neighbour is up when its control and its bulk link both are. Who breaks the prot
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -35,6 +35,23 @@ if TYPE_CHECKING:
 
 DUPLICATE: Final = "duplicate: another link to this peer survives"
 FEATURE_SWARM: Final = 1
+ANY_PORT: Final = "127.0.0.1:0"
+
+
+@contextmanager
+def lone_error() -> Iterator[None]:
+    """Around a nursery that callers do not know of: an error that is alone in its group is raised as itself."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        if len(group.exceptions) != 1:
+            raise
+        (alone,) = group.exceptions
+        context = alone.__context__
+        try:
+            raise alone
+        finally:
+            alone.__context__ = context  # not the group: an error would be its own context
 
 
 class Peer:
@@ -60,35 +77,52 @@ class Peer:
         self._pending: OrderedDict[trio.CancelScope, None] = OrderedDict()
         self._changed = trio.Event()
         self._transfer: Transfer | None = None
+        self._stopping = False
 
     # --- life ---
 
     @asynccontextmanager
-    async def running(self, address: str = "127.0.0.1:0") -> AsyncIterator[Peer]:
-        """Listen and serve until the block ends, then say goodbye to every neighbour and release everything."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            self._listener = await self._environment.binding.listen(self.identity, address)
-            self._transfer = Transfer(
-                self._environment,
-                self._storage,
-                self.name,
-                lambda purpose: self._environment.rng(purpose, self.index),
-                nursery.start_soon,
-            )
-            try:
-                nursery.start_soon(self._accept_links, self._listener)
-                nursery.start_soon(self._transfer.run_timers)
-                yield self
-            finally:
-                # Neighbours close their links, in order or not, while being cancelled.
-                nursery.cancel_scope.cancel()
-                with trio.CancelScope(shield=True):
-                    await self._listener.aclose()
-                    for neighbour in list(self._sessions.values()):
-                        await neighbour.ended.wait()
-                self._transfer.close()
-                self._storage.close()
+    async def running(self, address: str = ANY_PORT, *, or_any_port: bool = False) -> AsyncIterator[Peer]:
+        """Listen and serve until the block ends, then say goodbye to every neighbour and release everything.
+
+        ``or_any_port`` takes any free port when ``address`` is not free. A peer runs once: make another for a restart.
+        """
+        if self._listener is not None:
+            raise LocalMisuse(f"{self.name} ran already: make a new Peer with its identity and storage")
+        with lone_error():
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                self._listener = await self._listen(address, or_any_port)
+                self._transfer = Transfer(
+                    self._environment,
+                    self._storage,
+                    self.name,
+                    lambda purpose: self._environment.rng(purpose, self.index),
+                    nursery.start_soon,
+                )
+                try:
+                    nursery.start_soon(self._accept_links, self._listener)
+                    nursery.start_soon(self._transfer.run_timers)
+                    yield self
+                finally:
+                    self._stopping = True
+                    # Neighbours close their links, in order or not, while being cancelled.
+                    nursery.cancel_scope.cancel()
+                    with trio.CancelScope(shield=True):
+                        await self._listener.aclose()
+                        for neighbour in list(self._sessions.values()):
+                            await neighbour.ended.wait()
+                    self._transfer.close()
+                    self._storage.close()
+
+    async def _listen(self, address: str, or_any_port: bool) -> Listener:
+        binding = self._environment.binding
+        try:
+            return await binding.listen(self.identity, address)
+        except LocalMisuse:
+            if not or_any_port:
+                raise
+        return await binding.listen(self.identity, ANY_PORT)
 
     # --- artifacts ---
 
@@ -139,8 +173,9 @@ class Peer:
         """The neighbour at ``address``, dialled unless it is up already.
 
         Raises ``LinkBroken`` when nobody answers there, ``PeerViolation`` when somebody else does, ``LinkClosed`` when
-        it refuses, ``DeadlineExceeded`` after ``HANDSHAKE_SECONDS``.
+        it refuses, ``DeadlineExceeded`` after ``HANDSHAKE_SECONDS``, ``LocalMisuse`` when this peer does not run.
         """
+        self._require_running()
         if expected_peer is not None and expected_peer in self.neighbours:
             return self.neighbours[expected_peer]
         with trio.move_on_after(HANDSHAKE_SECONDS):
@@ -160,9 +195,19 @@ class Peer:
             peer = neighbour.peer
         else:
             peer = neighbour  # another link to it survives: wait until that is up
+            if expected_peer is None and peer in self._generations and peer not in self._sessions:
+                # That link is dead here, which the other side could not be told before it was known who answers.
+                return await self._dial_neighbour(address, peer)
+        kept = neighbour if isinstance(neighbour, Neighbour) else None
         while peer not in self.neighbours:
+            if kept is not None and kept.reason is not None and self._sessions.get(peer) in (None, kept):
+                raise LinkClosed(f"the link to {address} ended at once: {kept.reason}")
             await self._changed.wait()
         return self.neighbours[peer]
+
+    def _require_running(self) -> None:
+        if self._nursery is None or self._stopping:
+            raise LocalMisuse(f"{self.name} is not running: start it first")
 
     async def _initiate(
         self, link: Link, purpose: Purpose, expected_peer: PeerId | None, control_session: bytes = b""
@@ -170,7 +215,8 @@ class Peer:
         """Both handshakes of a link that this side dialled: its neighbour, or the peer that another link leads to."""
         try:
             await link.handshake()
-            generation = 0 if expected_peer is None else self._generations.get(expected_peer, 0)
+            known = expected_peer or link.channel_peer
+            generation = 0 if known is None else self._generations.get(known, 0)
             hello = self._hello(purpose, generation, control_session)
             return await self._shake_hands(link, Role.INITIATOR, hello, expected_peer)
         except BaseException:
@@ -180,7 +226,10 @@ class Peer:
     async def _accept_links(self, listener: Listener) -> None:
         assert self._nursery is not None, "started by running"  # noqa: S101
         while True:
-            link = await listener.accept()
+            try:
+                link = await listener.accept()
+            except LinkClosed:
+                return  # this side is stopping, and the listener was closed just as somebody knocked
             if len(self._pending) >= MAX_PENDING_HANDSHAKES:
                 oldest, _ = self._pending.popitem(last=False)
                 oldest.cancel()
@@ -251,20 +300,24 @@ class Peer:
                             if decide:
                                 session.accept()
                                 neighbour = self._keep(link, session, role)
-                        case Established():
+                        case Established() if neighbour is None:
+                            # Asked again: other links came and went while this one waited for its Accept.
+                            objection = self._objection(session)
+                            if objection is not None:
+                                return await self._refuse(link, session, objection)
                             neighbour = self._keep(link, session, role)
                         case Received(messages) if neighbour is not None:
                             neighbour.early += messages
                         case Closed(reason):
-                            if reason == DUPLICATE and session.peer is not None:
+                            if reason == DUPLICATE and session.peer is not None and neighbour is None:
                                 await link.aclose()
                                 return session.peer
                             raise LinkClosed(f"{link.remote_address} refused the link: {reason}")
             if session.has_output:
                 await link.send_all([session.take_output()])
         except PeerViolation as violation:
-            if session.peer is not None:
-                self._ban(session.peer, str(violation))
+            if violation.peer is not None:
+                self._ban(violation.peer, str(violation))
             raise
         except BaseException as error:
             if neighbour is not None and session.is_control:
@@ -284,6 +337,8 @@ class Peer:
         """Why a proved link is not to be kept, or None. Duplicates are for the deciding side to refuse."""
         hello = session.their_hello
         assert hello is not None, "the session is proved"  # noqa: S101
+        if self._stopping:
+            return "this side is stopping"
         if hello.key in self.banned:
             return f"banned: {self.banned[hello.key]}"
         current = self._sessions.get(hello.key)
@@ -291,14 +346,11 @@ class Peer:
             current = None  # it is ending
         if session.is_control:
             if current is None:
-                return "too many neighbours" if len(self._sessions) >= MAX_LINKS // 2 else None
+                others = len(self._sessions) - (hello.key in self._sessions)
+                return "too many neighbours" if others >= MAX_LINKS // 2 else None
             stale = hello.incarnation != current.hello.incarnation or hello.generation > current.hello.generation
             return DUPLICATE if session.decides and not stale else None
-        if (
-            current is None
-            or current.bulk is not None
-            or (session.decides and current.session.session_id != hello.session)
-        ):
+        if current is None or current.bulk is not None or current.session.session_id != hello.session:
             return "this bulk link belongs to no session"
         return None
 
@@ -330,22 +382,29 @@ class Peer:
                 await neighbour.attached.wait()
             if neighbour.bulk is None:
                 neighbour.end(LinkBroken(f"{peer.short} opened no bulk link"))
-            elif neighbour.reason is None:
+            if neighbour.reason is None:
                 self.neighbours[peer] = neighbour
                 self.swarm.neighbour_up(neighbour)
                 self._note_change()
                 self._emit("neighbour_up", neighbour=peer.short, dialled=neighbour.dialled)
-            await neighbour.run(self, self._environment.scratch)
+                await neighbour.run(self, self._environment.scratch)
         finally:
-            self._forget(neighbour)
+            neighbour.end(LinkClosed("this side is stopping"))  # unless it has a reason already
+            self._take_down(neighbour)
+            try:
+                await neighbour.close()
+            finally:
+                if self._sessions.get(peer) is neighbour:
+                    del self._sessions[peer]
+                neighbour.ended.set()
+                self._note_change()
 
-    def _forget(self, neighbour: Neighbour) -> None:
+    def _take_down(self, neighbour: Neighbour) -> None:
+        """Nobody is to wait for it while its links close."""
         peer = neighbour.peer
         self.swarm.neighbour_down(neighbour)
         if self.neighbours.get(peer) is neighbour:
             del self.neighbours[peer]
-        if self._sessions.get(peer) is neighbour:
-            del self._sessions[peer]
         self._generations[peer] = self._generations.pop(peer, 0) + 1
         if len(self._generations) > MAX_REMEMBERED_PEERS:
             self._generations.popitem(last=False)
@@ -353,17 +412,21 @@ class Peer:
             self._ban(peer, str(neighbour.reason))
         self._emit("neighbour_down", neighbour=peer.short, reason=str(neighbour.reason))
         self._note_change()
-        neighbour.ended.set()
 
     def _note_change(self) -> None:
         self._changed.set()
         self._changed = trio.Event()
 
     def _ban(self, peer: PeerId, reason: str) -> None:
+        if peer in self.banned:
+            return
         self.banned[peer] = reason
         if len(self.banned) > MAX_REMEMBERED_PEERS:
             self.banned.popitem(last=False)
         self._emit("banned", neighbour=peer.short, reason=reason)
+        current = self._sessions.get(peer)
+        if current is not None:
+            current.end(PeerViolation(reason, peer))  # what it did on another link
 
     async def until(self, ready: Callable[[], bool]) -> None:
         """Wait until ``ready()`` holds, looked at whenever a neighbour comes up or goes down."""
@@ -375,6 +438,8 @@ class Peer:
     def handle_untrusted(self, neighbour: Neighbour, messages: list[Message]) -> None:
         """See ``Service``."""
         for message in messages:
+            if neighbour.reason is not None:
+                return  # cut off by what one of them asked for
             if isinstance(message, SwarmMessage):
                 self.swarm.handle_untrusted(neighbour, message)
 

@@ -8,6 +8,7 @@ piece. Rows LB-Q-PRF-01 and FL-SWM-01 to FL-SWM-05.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,23 +18,28 @@ import trio
 
 from fleet.environment import Environment
 from fleet.errors import LocalMisuse
-from fleet.fleet import BINDINGS, MAX_PEERS, Fleet
+from fleet.fleet import BINDINGS, DEGREE, MAX_PEERS, Fleet
 from fleet.limits import KIB, MAX_PIECE_SIZE, MAX_PIECES, MIB
 from fleet.storage import Directory, DirectoryFile
 from fleet.swarm.manifest import Manifest
 from stress.harness.artifact import make_file
-from stress.harness.options import option
+from stress.harness.options import OUR_FILES, option
 from stress.harness.page_cache import warm
 from stress.harness.plots import heat_map, steps_over_time
-from stress.harness.process import anonymous_mib, cpu_seconds, peak_rss_mib
+from stress.harness.process import allow_open_files, anonymous_mib, cpu_seconds, peak_rss_mib
 from stress.harness.run import Context, Scenario, main
 from stress.harness.single_stream import single_stream_seconds
 
 if TYPE_CHECKING:
+    from fleet.peer import Peer
     from fleet.swarm.holding import Holding
 
 SAMPLE_SECONDS: Final = 0.1
 """How often memory and progress are looked at."""
+MAX_LISTED: Final = 12
+"""Fetchers that the summary lists one by one; of more it lists those that stand out."""
+_FILES_PER_PEER: Final = 8  # a listener, a store's three files, and room for links that are being made
+_OTHER_FILES: Final = 64
 
 SUMMARY: Final = """\
 Move one file from one peer to all others, and judge how the swarm does it.
@@ -53,21 +59,40 @@ Examples:
 def check_arguments(args: Mapping[str, Any]) -> None:
     """Refuse what cannot run before anything starts; raises ``LocalMisuse``."""
     size = args["mebibytes"] * MIB
-    piece_size = args["piece_kib"] * KIB
     if args["file"] is not None:
         path: Path = args["file"]
+        out: Path | None = args["out"]
+        if out is not None and path.resolve() in [out.resolve() / name for name in OUR_FILES]:
+            raise LocalMisuse(f"the run would replace {path}, which it is to read: choose another --out")
         file = _open(path)
         size = file.size()
         file.close()
-    if -(-size // piece_size) > MAX_PIECES:
+    if size > MAX_PIECES * MAX_PIECE_SIZE:
+        raise LocalMisuse(f"{size:,} bytes are too many: the largest file has {MAX_PIECES * MAX_PIECE_SIZE:,}")
+    if -(-size // (args["piece_kib"] * KIB)) > MAX_PIECES:
         least = -(-size // (MAX_PIECES * KIB))
         raise LocalMisuse(f"{size:,} bytes are more than {MAX_PIECES:,} pieces: use --piece-kib {least} or more")
+    needed = _open_files(args["peers"])
+    if (allowed := allow_open_files(needed)) < needed:
+        raise LocalMisuse(
+            f"{args['peers']} peers need {needed:,} open files and this process may have {allowed:,}: "
+            f"run it after `ulimit -n {needed}`, or with fewer peers"
+        )
 
 
 def _open(path: Path) -> DirectoryFile:
     if path.is_dir():
         raise LocalMisuse(f"{path} is a folder: name a file with --file")
+    if path.exists() and not path.is_file():  # to open a pipe would wait for its writer
+        raise LocalMisuse(f"{path} is no regular file: copy its content to one, and name that with --file")
     return DirectoryFile(path, writable=False)
+
+
+def _open_files(peers: int) -> int:
+    """Sockets and files that a fleet opens, with room for what else the process has open."""
+    neighbours = min(peers - 1, DEGREE)
+    ends = 2 * neighbours * peers  # of a control and a bulk link to each neighbour
+    return ends + _FILES_PER_PEER * peers + _OTHER_FILES
 
 
 class _Run:
@@ -78,29 +103,35 @@ class _Run:
         self.piece_size: int = context.args["piece_kib"] * KIB
         self.single_seconds = 0.0
         self.seconds = 0.0
+        self.fetchers: list[str] = []
         self.holdings: dict[str, Holding] = {}
         self.started = 0.0
         self.cpu = 0.0
         self.anonymous = 0.0
         self.done = False
+        self.phase = "starting"
 
     async def run(self) -> None:
         context = self.context
         args = context.args
-        context.progress.phase("making the file")
+        context.describe_state = self._state
+        self._enter("making the file")
         path = args["file"] or await make_file(context.scratch / "artifact", args["mebibytes"], context.seed)
         file = _open(path)
         try:
             manifest = await trio.to_thread.run_sync(lambda: Manifest.of_file(file, self.piece_size))
             context.parameters.update(peers=args["peers"], pieces=manifest.pieces)
-            environment = Environment(BINDINGS[context.binding](), context.seed, trace=context.events)
-            context.progress.phase("single-stream baseline")
-            with Directory(context.scratch / "baseline") as storage:
-                await trio.to_thread.run_sync(warm, storage, manifest.size * (args["peers"] - 1))
-                self.single_seconds = await single_stream_seconds(environment, file, manifest, storage)
         finally:
             file.close()
-        context.progress.phase("starting peers")
+        self._enter("single-stream baseline")
+        with Directory(context.scratch) as storage:
+            await trio.to_thread.run_sync(warm, storage, manifest.size * (args["peers"] - 1))
+        environment = Environment(BINDINGS[context.binding](), context.seed)
+        self.single_seconds = await single_stream_seconds(
+            environment, path, manifest.size, self.piece_size, context.scratch / "baseline"
+        )
+        environment = replace(environment, trace=context.events)
+        self._enter("starting peers")
         folder = context.scratch / "peers"
         async with Fleet(args["peers"], environment=environment, storage=lambda i: Directory(folder / f"{i}")) as fleet:
             await self._swarm(fleet, path, manifest)
@@ -108,17 +139,21 @@ class _Run:
     async def _swarm(self, fleet: Fleet, path: Path, manifest: Manifest) -> None:
         context = self.context
         context.metrics["start_seconds"] = fleet.start_seconds
-        context.describe_state = self._state
+        self.fetchers = [peer.name for peer in fleet.peers[1:]]
         await fleet[0].share(path, self.piece_size)
-        context.progress.phase("swarm")
+        self._enter("swarm")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._sample)
             cpu = cpu_seconds()
             self.started = trio.current_time()
             try:
-                for peer in fleet.peers[1:]:
-                    context.progress.track(peer.name, manifest.pieces)
-                    self.holdings[peer.name] = await peer.fetch(manifest.root)
+                for name in self.fetchers:
+                    context.progress.track(name, manifest.pieces)
+                async with (
+                    trio.open_nursery() as fetches
+                ):  # all at once: in turn, the last would join a swarm at its end
+                    for peer in fleet.peers[1:]:
+                        fetches.start_soon(self._fetch, peer, manifest.root)
                 for holding in self.holdings.values():
                     await holding.wait()
                 self.done = True
@@ -128,6 +163,9 @@ class _Run:
                 self._update_progress()
                 self._report(fleet, manifest)
                 nursery.cancel_scope.cancel()
+
+    async def _fetch(self, peer: Peer, root: bytes) -> None:
+        self.holdings[peer.name] = await peer.fetch(root)
 
     async def _sample(self) -> None:
         while True:
@@ -139,8 +177,17 @@ class _Run:
         for name, holding in self.holdings.items():
             self.context.progress.update(name, holding.verified)
 
+    def _enter(self, phase: str) -> None:
+        self.phase = phase
+        self.context.progress.phase(phase)
+
     def _state(self) -> list[str]:
-        return [f"{name} {holding.state()}" for name, holding in self.holdings.items()]
+        if not self.fetchers:
+            return [f"no fetcher had begun; the run was at: {self.phase}"]
+        return [
+            f"{name} {self.holdings[name].state() if name in self.holdings else 'has not begun'}"
+            for name in self.fetchers
+        ]
 
     def _report(self, fleet: Fleet, manifest: Manifest) -> None:
         """Fill in what was measured; called however the swarm ended, so a late run shows how far it came."""
@@ -201,24 +248,22 @@ class _Run:
                 f"{aggregate:,.0f} MiB/s in aggregate, {single:,.0f} MiB/s over a single stream"
             )
         elif self.done:
-            context.summary.append(f"the file is empty: {len(fetchers)} fetchers hold all of its 0 pieces")
+            context.summary.append(
+                f"the file is empty: {len(fetchers)} fetchers hold all of its 0 pieces, so no rate exists"
+            )
         context.summary.append(
             f"{self.cpu:.2f} CPU seconds, {peak_rss_mib():,.0f} MiB peak memory, of which {self.anonymous:,.0f} MiB "
             f"anonymous; {metrics['duplicate_bytes']:,} duplicate bytes"
         )
-        for name, fetcher in fetchers.items():
-            others = sum(fetcher["bytes_from"].values()) - fetcher["bytes_from_seeder"]
-            context.summary.append(
-                f"{name}: {fetcher['bytes_from_seeder'] / MIB:,.1f} MiB from the seeder, {others / MIB:,.1f} from "
-                f"{len(fetcher['bytes_from']) - (fetcher['bytes_from_seeder'] > 0)} others, "
-                f"longest stall {fetcher['longest_stall_seconds']:.3f} s"
-            )
+        if self.done and needed:  # else the harness lists how far each fetcher came
+            context.summary += _lines_on(fetchers)
         context.details["fetchers"] = fetchers
 
     def _draw(self, fleet: Fleet, matrix: np.ndarray[Any, np.dtype[np.float64]]) -> None:
         lines = {
             name: [(0.0, 0.0), *((at - self.started, n + 1.0) for n, at in enumerate(holding.verified_at))]
-            for name, holding in self.holdings.items()
+            for name in self.fetchers
+            if (holding := self.holdings.get(name)) is not None
         }
         names = [peer.name for peer in fleet.peers]
         self.context.figures[:] = [
@@ -227,12 +272,46 @@ class _Run:
             ),
             heat_map(
                 "Who served whom",
-                "MiB of verified pieces, from the peer of the row to that of the column.",
+                "MiB of verified pieces, from the peer of the row to that of the column. The seeder is peer-0.",
                 matrix.tolist(),
                 names,
                 names,
             ),
         ]
+
+
+def _lines_on(fetchers: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What the summary says of each fetcher or, of a crowd, of those that stand out."""
+    if len(fetchers) <= MAX_LISTED:
+        return [f"{name}: {_told(fetcher)}" for name, fetcher in fetchers.items()]
+
+    def most(key: str) -> str:
+        return max(fetchers, key=lambda name: fetchers[name][key])
+
+    first, *_, third_last, second_last, last = sorted(fetchers, key=lambda name: fetchers[name]["seconds"])
+    lines = [
+        ("first to finish", first),
+        ("third last", third_last),
+        ("second last", second_last),
+        ("last to finish", last),
+        ("longest stall", most("longest_stall_seconds")),
+        ("most from the seeder", most("bytes_from_seeder")),
+    ]
+    return [
+        *(f"{what}: {name}, {_told(fetchers[name])}" for what, name in lines),
+        f"all {len(fetchers)} fetchers are in report.json, under details.fetchers",
+    ]
+
+
+def _told(fetcher: Mapping[str, Any]) -> str:
+    by_source = {source: count for source, count in fetcher["bytes_from"].items() if count}
+    others = len(by_source) - (fetcher["bytes_from_seeder"] > 0)
+    elsewhere = sum(by_source.values()) - fetcher["bytes_from_seeder"]
+    return (
+        f"{fetcher['seconds']:.2f} s, {fetcher['bytes_from_seeder'] / MIB:,.1f} MiB from the seeder, "
+        f"{elsewhere / MIB:,.1f} from {others} {'other' if others == 1 else 'others'}, "
+        f"longest stall {fetcher['longest_stall_seconds']:.3f} s"
+    )
 
 
 async def run(context: Context) -> None:
@@ -251,7 +330,7 @@ SCENARIO: Final = Scenario(
             "--peers",
             type=click.IntRange(2, MAX_PEERS),
             default=8,
-            help="Peers in the fleet: one seeder, the rest fetch. Above 9, each knows 8 or so others.",
+            help=f"Peers in the fleet: one seeder, the rest fetch. Above {DEGREE + 1}, each knows about {DEGREE}.",
         ),
         option(
             "--mebibytes",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 from typing import Final, Self
 
 from nacl.bindings import (
@@ -61,7 +62,12 @@ class PeerId(bytes):
     @property
     def short(self) -> str:
         """The first 8 characters of the text form: for people, never for decisions."""
-        return str(self)[:8]
+        return _short(self)
+
+
+@functools.lru_cache(maxsize=4096)
+def _short(peer: PeerId) -> str:
+    return str(peer)[:8]
 
 
 class Identity:

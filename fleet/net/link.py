@@ -7,12 +7,13 @@ A *binding* (tcp, tls, later dtls and sim) listens and dials. A *link* is an ord
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from fleet.identity.keys import Identity, PeerId
     from fleet.storage import File
 
+MAX_PREFIX: Final = 64
 Bytes: TypeAlias = bytes | bytearray | memoryview
 
 
@@ -52,8 +53,11 @@ class Link(Protocol):
         """Send the buffers back to back; returns when the last byte has been handed to the channel."""
         ...
 
-    async def send_file(self, file: File, offset: int, size: int) -> None:
-        """Send ``size`` bytes of ``file`` from ``offset``, without holding more than one block of them in memory.
+    async def send_file(self, file: File, offset: int, size: int, prefix: bytes = b"") -> None:
+        """Send ``prefix`` (at most ``MAX_PREFIX`` bytes) and ``size`` bytes of ``file`` from ``offset``.
+
+        No more than one block of the file is held in memory. The prefix travels with the first, for a header that
+        would otherwise be a packet, and a wake-up at the other side, of its own.
 
         Raises ``StorageFailed`` when the file ends early or cannot be read: the stream is then cut short.
         """

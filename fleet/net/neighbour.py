@@ -83,6 +83,8 @@ class Neighbour:
 
     def send(self, message: Message) -> None:
         """Queue a message. A neighbour that does not read is cut off, by the cap on what waits for it."""
+        if self.reason is not None:
+            return  # ending already: what a flood asked for is not even encoded
         try:
             self.session.send(message)
         except LinkClosed:
@@ -115,27 +117,24 @@ class Neighbour:
     # --- tasks ---
 
     async def run(self, service: Service, scratch: memoryview) -> None:
-        """Serve both links until either ends, then close them: in order if the reason was orderly. Never raises it."""
-        try:
-            with self._scope:
-                async with trio.open_nursery() as nursery:
+        """Serve both links until either ends; ``reason`` then says why. The owner calls ``close`` next.
 
-                    async def guarded(task: Callable[[], Awaitable[None]]) -> None:
-                        try:
-                            await task()
-                        except FleetError as error:
-                            self.end(error)
+        Only for a neighbour that is attached and has not ended: the tasks take their first steps even when cancelled.
+        """
+        with self._scope:
+            async with trio.open_nursery() as nursery:
 
-                    nursery.start_soon(guarded, lambda: self._receive(service, scratch))
-                    nursery.start_soon(guarded, lambda: self._send(service))
-                    nursery.start_soon(guarded, lambda: service.bulk_receive(self))
-                    nursery.start_soon(guarded, lambda: service.bulk_send(self))
-                    nursery.start_soon(guarded, self._watch)
-        finally:
-            if self.reason is None:
-                self.reason = LinkClosed("this side is stopping")
-            self.attached.set()
-            await self._close()
+                async def guarded(task: Callable[[], Awaitable[None]]) -> None:
+                    try:
+                        await task()
+                    except FleetError as error:
+                        self.end(error)
+
+                nursery.start_soon(guarded, lambda: self._receive(service, scratch))
+                nursery.start_soon(guarded, lambda: self._send(service))
+                nursery.start_soon(guarded, lambda: service.bulk_receive(self))
+                nursery.start_soon(guarded, lambda: service.bulk_send(self))
+                nursery.start_soon(guarded, self._watch)
 
     async def _receive(self, service: Service, scratch: memoryview) -> None:
         if self.early:
@@ -169,7 +168,8 @@ class Neighbour:
             if self.session.has_output:
                 self._wake.set()
 
-    async def _close(self) -> None:
+    async def close(self) -> None:
+        """Close both links: in order if the reason was orderly. ``end`` was called, and no task uses them any more."""
         links = [link for link in (self.control, self.bulk) if link is not None]
         if not isinstance(self.reason, LinkBroken):
             self.session.close(str(self.reason))

@@ -26,7 +26,7 @@ from typing import Final, TypeAlias
 
 import blake3
 
-from fleet.errors import LimitExceeded, LinkClosed, PeerViolation
+from fleet.errors import LimitExceeded, LinkClosed, LocalMisuse, PeerViolation
 from fleet.identity.keys import FRAME_DOMAIN, HANDSHAKE_DOMAIN, SIGNATURE_SIZE, Identity, PeerId, verify_untrusted
 from fleet.limits import (
     LIVENESS_SECONDS,
@@ -36,7 +36,7 @@ from fleet.limits import (
     MAX_MESSAGES_PER_FRAME,
     PING_SECONDS,
 )
-from fleet.net.hello import Hello, Purpose
+from fleet.net.hello import MAX_HELLO, Hello, Purpose
 from fleet.wire.frame import FrameKind, FrameReader, control_frame
 from fleet.wire.messages import (
     MAX_REASON,
@@ -53,6 +53,7 @@ from fleet.wire.messages import (
 )
 
 _BATCH_ROOM: Final = MAX_CONTROL_FRAME - SIGNATURE_SIZE - 8
+_BATCH_ITEMS: Final = MAX_CBOR_ITEMS - 1
 
 
 class Role(IntEnum):
@@ -151,19 +152,34 @@ class Session:
     # --- in ---
 
     def receive_untrusted(self, data: memoryview | bytes, now: float) -> list[SessionEvent]:
-        """Take bytes from the link. Raises ``PeerViolation`` (the session is then CLOSED) or returns what happened."""
+        """Take bytes from the link and return what happened, in order. Once the session is CLOSED nothing happens.
+
+        Raises ``PeerViolation`` (the session is then CLOSED), or ``LimitExceeded`` as ``send`` does, when the other
+        side pings and does not read the answers.
+        """
         events: list[SessionEvent] = []
+        if self._is_closed:
+            return events
         self._heard_at = now
         self._ping_at = None
         try:
             self._reader.feed(data)
-            while not self.carries_pieces and (frame := self._reader.next_untrusted()) is not None:
+            while not (self._is_closed or self.carries_pieces):
+                # Nobody unproved can make this side hold more than a hello.
+                longest = MAX_HELLO if self.state in (State.HELLO, State.PROOF) else MAX_CONTROL_FRAME
+                frame = self._reader.next_untrusted(longest)
+                if frame is None:
+                    break
                 self._frame_untrusted(*frame, events)
         except PeerViolation as violation:
             self.state = State.CLOSED
             violation.peer = self.peer or self._channel_peer  # only a proved peer is to blame, not a claimed key
             raise
         return events
+
+    @property
+    def _is_closed(self) -> bool:
+        return self.state is State.CLOSED
 
     @property
     def is_control(self) -> bool:
@@ -186,14 +202,9 @@ class Session:
             case State.PROOF, FrameKind.PROOF:
                 self._proof_untrusted(payload, events)
             case (State.PROVED, FrameKind.MESSAGES):
-                for message in self._open_untrusted(payload, Phase.PROVED):
-                    self._proved_message(message, events)
+                self._answer_untrusted(self._open_untrusted(payload, Phase.PROVED), events)
             case (State.ESTABLISHED, FrameKind.MESSAGES):
-                messages = [m for m in self._open_untrusted(payload, Phase.ESTABLISHED) if not self._handled(m, events)]
-                if messages:
-                    events.append(Received(messages))
-            case State.CLOSED, _:
-                pass
+                self._messages(self._open_untrusted(payload, Phase.ESTABLISHED), events)
             case _:
                 raise PeerViolation(f"a {kind.name} frame while the session is {self.state.value}")
 
@@ -246,25 +257,37 @@ class Session:
         self.decides = decide
         events.append(Proved(hello.key, hello, decide))
 
-    def _proved_message(self, message: Message, events: list[SessionEvent]) -> None:
-        if isinstance(message, Accept):
+    def _answer_untrusted(self, messages: list[Message], events: list[SessionEvent]) -> None:
+        """What the other side says of the link while it is PROVED: one Accept or one Close, in a frame of its own."""
+        if len(messages) != 1:
+            raise PeerViolation("more than one answer to whether the link is kept")
+        if isinstance(messages[0], Accept):
             if self.decides:
                 raise PeerViolation("an Accept from the side that does not decide")
             self.state = State.ESTABLISHED
             events.append(Established())
         else:
-            self._handled(message, events)
+            self._messages(messages, events)
 
-    def _handled(self, message: Message, events: list[SessionEvent]) -> bool:
-        """Whether the session itself answers this message."""
-        if isinstance(message, Ping):
-            self.send(Pong(message.token))
-        elif isinstance(message, Close):
+    def _messages(self, messages: list[Message], events: list[SessionEvent]) -> None:
+        """Answer what the session itself answers, and pass on the rest; nothing counts after a Close."""
+        received: list[Message] = []
+        goodbye: Close | None = None
+        for message in messages:
+            if isinstance(message, Close):
+                goodbye = message
+                break
+            if isinstance(message, Ping):
+                self.send(Pong(message.token))
+            elif not isinstance(message, Pong):
+                received.append(message)
+        if received:
+            events.append(Received(received))
+        if goodbye is not None:
             self.state = State.CLOSED
-            events.append(Closed(message.reason))
-        elif not isinstance(message, Pong):
-            return False
-        return True
+            self._outbox.clear()
+            self._outbox_size = 0
+            events.append(Closed(goodbye.reason))
 
     # --- signatures ---
 
@@ -291,13 +314,20 @@ class Session:
     # --- out ---
 
     def accept(self) -> None:
-        """Keep the link. Only after a ``Proved`` with ``decide``."""
+        """Keep the link. Only after a ``Proved`` with ``decide``, else ``LocalMisuse``.
+
+        Raises ``LinkClosed`` when the other side has refused the link meanwhile.
+        """
+        if self.state is State.CLOSED:
+            raise LinkClosed("the other side refused the link before this side accepted it")
+        if self.state is not State.PROVED or not self.decides:
+            raise LocalMisuse(f"nothing to accept: the session is {self.state.value}, decided here: {self.decides}")
         self._frames_out.append(self._seal(encode_batch([encode_message(Accept())])))
         self.state = State.ESTABLISHED
 
     def close(self, reason: str) -> None:
         """Say goodbye (or refuse the link, before it is established); nothing can be sent after it."""
-        if self.state in (State.PROVED, State.ESTABLISHED):
+        if self.state in (State.PROVED, State.ESTABLISHED) and not self.carries_pieces:
             self._flush_outbox()
             self._frames_out.append(self._seal(encode_batch([encode_message(Close(reason[:MAX_REASON]))])))
         self.state = State.CLOSED
@@ -306,15 +336,21 @@ class Session:
         """Queue a message for the next frame.
 
         Raises ``LimitExceeded`` when ``MAX_CONTROL_OUTBOX`` bytes wait for a peer that does not read: the caller cuts
-        it off. Raises ``LinkClosed`` when the session is not established.
+        it off. Raises ``LinkClosed`` when the session is not established, ``LocalMisuse`` for a message that no frame
+        can hold or on a bulk link, which carries pieces only.
         """
         if self.state is not State.ESTABLISHED:
             raise LinkClosed(f"the session is {self.state.value}: wait for it to be established")
+        if not self.is_control:
+            raise LocalMisuse("a bulk link carries pieces only: send messages on the control link")
         encoded = encode_message(message)
+        items = item_count(message)
+        if len(encoded) > _BATCH_ROOM or items > _BATCH_ITEMS:
+            raise LocalMisuse(f"a {type(message).__name__} of {len(encoded):,} bytes fits no frame: send it in parts")
         if self._outbox_size + len(encoded) > MAX_CONTROL_OUTBOX:
             self.messages_dropped += 1
             raise LimitExceeded(f"{self._outbox_size:,} bytes of control messages wait for a peer that does not read")
-        self._outbox.append((encoded, item_count(message)))
+        self._outbox.append((encoded, items))
         self._outbox_size += len(encoded)
 
     @property
@@ -336,7 +372,7 @@ class Session:
 
     def _next_batch(self) -> bytes:
         batch: list[bytes] = []
-        room, items = _BATCH_ROOM, MAX_CBOR_ITEMS - 1
+        room, items = _BATCH_ROOM, _BATCH_ITEMS
         while self._outbox and len(batch) < MAX_MESSAGES_PER_FRAME:
             encoded, count = self._outbox[0]
             if len(encoded) > room or count > items:
@@ -352,14 +388,17 @@ class Session:
 
     def next_deadline(self) -> float:
         """When ``on_timer`` is next due, in the clock of the ``now`` arguments."""
-        if self.state is not State.ESTABLISHED:
+        if self.state is not State.ESTABLISHED or self.carries_pieces:
             return float("inf")
         silent_from = self._heard_at if self._ping_at is None else self._ping_at
         return min(silent_from + PING_SECONDS, self._heard_at + LIVENESS_SECONDS)
 
     def on_timer(self, now: float) -> bool:
-        """Ping a silent peer. False means it has been silent for ``LIVENESS_SECONDS``: break the link."""
-        if self.state is not State.ESTABLISHED:
+        """Ping a silent peer. False means it has been silent for ``LIVENESS_SECONDS``: break the link.
+
+        Raises ``LimitExceeded`` as ``send`` does.
+        """
+        if self.state is not State.ESTABLISHED or self.carries_pieces:
             return True
         if now >= self._heard_at + LIVENESS_SECONDS:
             return False

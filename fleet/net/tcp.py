@@ -31,6 +31,7 @@ import trio
 
 from fleet.errors import LinkBroken, LinkClosed, LocalMisuse
 from fleet.limits import CLOSE_SECONDS, KIB, MAX_ADDRESS
+from fleet.net.link import MAX_PREFIX
 
 if TYPE_CHECKING:
     from fleet.identity.keys import Identity, PeerId
@@ -100,6 +101,14 @@ async def _resolve(address: str, *, port_zero: bool) -> list[tuple[socket.Addres
     return [(family, name) for family, _, _, _, name in found]
 
 
+def check_range(offset: int, size: int, prefix: bytes) -> None:
+    """Raise ``LocalMisuse`` unless ``send_file`` can be called with these."""
+    if offset < 0 or size < 0:
+        raise LocalMisuse(f"a file has no range of {size:,} bytes at {offset:,}")
+    if len(prefix) > MAX_PREFIX:
+        raise LocalMisuse(f"a prefix has at most {MAX_PREFIX} bytes, not {len(prefix):,}: send more with send_all")
+
+
 def _prepare(sock: socket.socket) -> None:
     sock.setblocking(False)
     # Frames are written whole; holding back their tail for an acknowledgement would only add latency.
@@ -153,21 +162,24 @@ class TcpLink:
         finally:
             self._sending = False
 
-    async def send_file(self, file: File, offset: int, size: int) -> None:
-        if offset < 0 or size < 0:
-            raise LocalMisuse(f"a file has no range of {size:,} bytes at {offset:,}")
+    async def send_file(self, file: File, offset: int, size: int, prefix: bytes = b"") -> None:
+        check_range(offset, size, prefix)
         self._begin_sending()
         try:
             await trio.lowlevel.checkpoint()
             self._check_open()
             end = offset + size
-            while offset < end:
-                block = self._block[: min(FILE_BLOCK, end - offset)]
+            while offset < end or prefix:
+                head = len(prefix)
+                length = min(FILE_BLOCK, end - offset)
+                self._block[:head] = prefix
                 self._cut = True
-                file.read_into(block, offset)
+                file.read_into(self._block[head : head + length], offset)
                 # The buffer is shared, so what the kernel does not take now is read again after the wait.
-                offset += await self._send_some(block)
-                self._cut = False
+                sent = await self._send_some(self._block[: head + length])
+                prefix = prefix[sent:]
+                offset += max(0, sent - head)
+            self._cut = False
         finally:
             self._sending = False
 
@@ -418,7 +430,7 @@ class TcpBinding:
 
     def __init__(self) -> None:
         # Never used across a yield, so one buffer is enough for every link.
-        self._block = memoryview(bytearray(FILE_BLOCK))
+        self._block = memoryview(bytearray(FILE_BLOCK + MAX_PREFIX))
 
     @property
     def name(self) -> str:

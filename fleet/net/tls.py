@@ -34,7 +34,7 @@ from OpenSSL import SSL, crypto
 from fleet.errors import FleetError, LinkBroken, LinkClosed, LocalMisuse, PeerViolation
 from fleet.identity.channel_cert import ChannelCertificate, peer_of_certificate_untrusted
 from fleet.limits import CLOSE_SECONDS, KIB, MAX_CHANNEL_ANSWERS, MAX_CHANNEL_HANDSHAKE
-from fleet.net.tcp import TcpBinding
+from fleet.net.tcp import TcpBinding, check_range
 
 if TYPE_CHECKING:
     from fleet.identity.keys import Identity, PeerId
@@ -269,20 +269,23 @@ class TlsLink:
         finally:
             self._sending = False
 
-    async def send_file(self, file: File, offset: int, size: int) -> None:
-        if offset < 0 or size < 0:
-            raise LocalMisuse(f"a file has no range of {size:,} bytes at {offset:,}")
+    async def send_file(self, file: File, offset: int, size: int, prefix: bytes = b"") -> None:
+        check_range(offset, size, prefix)
         self._begin_sending()
         try:
             await trio.lowlevel.checkpoint()
             end = offset + size
-            while offset < end:
+            while offset < end or prefix:
                 self._check_open()
-                block = self._buffers.plain[: min(_BLOCK, end - offset)]
+                head = len(prefix)
+                length = min(_BLOCK - head, end - offset)
+                block = self._buffers.plain[: head + length]
+                block[:head] = prefix
                 self._cut = True  # should the file end early
-                file.read_into(block, offset)
+                file.read_into(block[head:], offset)
                 await self._send_block(block)
-                offset += len(block)
+                offset += length
+                prefix = b""
         finally:
             self._sending = False
 

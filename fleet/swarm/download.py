@@ -6,15 +6,19 @@ pieces (``picker``) as its pace allows (``source``), and each answer is one piec
 
 Every piece arrives whole from one source, so a wrong hash has one author too. At most one answer writes to a piece at
 a time (it *holds the pen*); a second one that arrives meanwhile is counted as duplicate and thrown away. A source that
-times out loses its pens. In the endgame, when every missing piece is asked for, a source without work may be asked for
-a piece that another has been sitting on for long; the loser is sent a CANCEL.
+times out, leaves or is cancelled loses its pens for good. A late answer, which nobody waits for any more, may take a
+free pen, but gives it up to the first answer that is waited for. In the endgame, when every missing piece is asked for,
+a source without work may be asked for a piece that another has been sitting on for long; the loser is sent a CANCEL.
+
+A piece that is missing is always wanted, or asked for by a request that somebody waits for, and every such request can
+time out. So no source can keep a piece from the fetcher for good.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from fleet.errors import PeerViolation
@@ -22,7 +26,7 @@ from fleet.limits import MAX_PIECES
 from fleet.swarm.bitfield import from_wire_untrusted
 from fleet.swarm.manifest import Manifest, ManifestAssembler
 from fleet.swarm.picker import Picker
-from fleet.swarm.source import Ask, Source
+from fleet.swarm.source import MAX_TIMEOUT, Ask, Source
 from fleet.wire.messages import (
     Bitfield,
     Cancel,
@@ -46,7 +50,7 @@ if TYPE_CHECKING:
     from fleet.identity.keys import PeerId
 
 MANIFEST_TIMEOUT: Final = 5.0
-"""Seconds a neighbour has for one page of the manifest before the next neighbour is asked."""
+"""Seconds a neighbour has for one page of the manifest before the next neighbour is asked; doubles each time."""
 ENDGAME_SECONDS: Final = 0.1
 """How often the endgame looks for a request worth repeating elsewhere."""
 MAX_COPIES: Final = 2
@@ -95,6 +99,17 @@ class Incoming:
     piece: int
     length: int
     holds_pen: bool
+    lost_pen: bool = False
+    """It held the pen once."""
+
+
+@dataclass(slots=True)
+class _Early:
+    """What a neighbour said before the manifest was known."""
+
+    bits: bytes | None = None
+    haves: set[int] = field(default_factory=set)
+    choked: bool = False
 
 
 class Download:
@@ -115,38 +130,41 @@ class Download:
         """Bytes of verified pieces, by source."""
         self.needed_bytes = 0
         self._rng = rng
-        self._early: dict[PeerId, tuple[bytes | None, set[int]]] = {}
+        self._early: dict[PeerId, _Early] = {}
         self._assembler: ManifestAssembler | None = None
         self._manifest_found = False
         self._manifest_from: PeerId | None = None
         self._manifest_due = float("inf")
-        self._unhelpful: set[PeerId] = set()
+        self._strikes: Counter[PeerId] = Counter()
         self._picker: Picker | None = None
         self._sources: dict[PeerId, Source] = {}
         self._numbers = 0
         self._take_ids = take_ids
         self._pens: dict[int, Incoming] = {}
-        self._copies: Counter[int] = Counter()
-        self._refused_until: list[tuple[float, PeerId, int]] = []
+        self._awaited: Counter[int] = Counter()
+        """For each piece, the requests that are out and not given up."""
+        self._refused: deque[tuple[float, Source, int, int]] = deque()
+        """Until when, by whom, after how many of its BITFIELDs, which piece."""
 
     # --- neighbours ---
 
     def neighbour_up(self, peer: PeerId) -> list[Effect]:
         """A neighbour appeared; without the manifest it is asked whether it takes part."""
         if self.manifest is None:
-            self._early[peer] = (None, set())
+            self._early[peer] = _Early()
             return [Say(peer, Join(self.root))]
         return []
 
     def neighbour_down(self, peer: PeerId, now: float) -> list[Effect]:
         """A neighbour is gone, and all that it owed with it."""
         self._early.pop(peer, None)
-        self._unhelpful.discard(peer)
+        self._strikes.pop(peer, None)
         source = self._sources.pop(peer, None)
-        if source is not None and self._picker is not None:
-            self._picker.remove_source(source.number)
+        if source is not None:
+            _, picker = self._ready()
+            picker.remove_source(source.number)
             for ask in source.asks.values():
-                self._release(ask)
+                self._give_up(source, ask)
         if self._manifest_from == peer:
             self._manifest_from = None
             return self._ask_manifest(now)
@@ -174,17 +192,22 @@ class Download:
         match message:
             case Bitfield():
                 # Its length cannot be checked before the manifest is here; the registry has capped it.
-                self._early[peer] = (message.bits, set())
+                early = self._early.setdefault(peer, _Early())
+                early.bits, early.haves = message.bits, set()
                 return self._ask_manifest(now)
             case Have():
-                bits, pieces = self._early.get(peer, (None, set()))
-                if bits is None or len(pieces) + len(message.pieces) > MAX_PIECES:
-                    raise PeerViolation("a HAVE before any BITFIELD", peer)
-                pieces.update(message.pieces)
+                held = self._early.get(peer)
+                if held is None or held.bits is None:
+                    return []  # on its way since before this side left and came back: its BITFIELD will say it again
+                if len(held.haves) + len(message.pieces) > MAX_PIECES:
+                    raise PeerViolation(f"HAVEs of more than {MAX_PIECES:,} pieces", peer)
+                held.haves.update(message.pieces)
+            case Choke() | Unchoke():
+                self._early.setdefault(peer, _Early()).choked = isinstance(message, Choke)
             case ManifestPage():
                 return self._manifest_page_untrusted(peer, message, now)
             case Leave():
-                self._early[peer] = (None, set())
+                self._early[peer] = _Early()
                 if self._manifest_from == peer:
                     self._manifest_from = None
                     return self._ask_manifest(now)
@@ -195,28 +218,30 @@ class Download:
     def _ask_manifest(self, now: float) -> list[Effect]:
         if self._manifest_from is not None or self._manifest_found:
             return []
-        holders = [peer for peer, (bits, _) in self._early.items() if bits is not None]
+        holders = [peer for peer, early in self._early.items() if early.bits is not None]
         if not holders:
             self._manifest_due = float("inf")
             return []
-        fresh = [peer for peer in holders if peer not in self._unhelpful]
-        if not fresh:
-            self._unhelpful.clear()
-            fresh = holders
-        self._manifest_from = fresh[self._rng.randrange(len(fresh))]
+        least = min(self._strikes[peer] for peer in holders)
+        best = [peer for peer in holders if self._strikes[peer] == least]
+        self._manifest_from = best[self._rng.randrange(len(best))]
         self._assembler = ManifestAssembler(self.root)
-        self._manifest_due = now + MANIFEST_TIMEOUT
+        self._manifest_due = now + self._manifest_patience(self._manifest_from)
         return [Say(self._manifest_from, WantManifest(self.root, 0))]
 
+    def _manifest_patience(self, peer: PeerId) -> float:
+        """Doubles, as a neighbour that needs longer for each page would else never get through with them all."""
+        return float(min(MANIFEST_TIMEOUT * 2 ** min(self._strikes[peer], 8), MAX_TIMEOUT))
+
     def _manifest_page_untrusted(self, peer: PeerId, page: ManifestPage, now: float) -> list[Effect]:
-        if peer != self._manifest_from or self._assembler is None:
-            return []  # late: it was given up
+        if peer != self._manifest_from or self._assembler is None or page.page != self._assembler.next_page:
+            return []  # late: it was given up, or answers an earlier request for the same pages
         try:
             manifest = self._assembler.add_page_untrusted(page.size, page.piece_size, page.page, page.hashes)
         except PeerViolation as violation:
             violation.peer = peer
             raise
-        self._manifest_due = now + MANIFEST_TIMEOUT
+        self._manifest_due = now + self._manifest_patience(peer)
         if manifest is None:
             return [Say(peer, WantManifest(self.root, self._assembler.next_page))]
         self._assembler = None
@@ -240,13 +265,13 @@ class Download:
         effects: list[Effect] = []
         violations: list[PeerViolation] = []
         early, self._early = self._early, {}
-        for peer, (bits, pieces) in early.items():
-            if bits is None:
+        for peer, said in early.items():
+            if said.bits is None:
                 continue
             try:
-                effects += self._bitfield_untrusted(peer, bits, now)
-                if pieces:
-                    effects += self._have_untrusted(peer, tuple(pieces), now)
+                effects += self._bitfield_untrusted(peer, said.bits, now, choked=said.choked)
+                if said.haves:
+                    effects += self._have_untrusted(peer, tuple(sorted(said.haves)), now)
             except PeerViolation as violation:
                 violation.peer = peer
                 violations.append(violation)
@@ -259,21 +284,22 @@ class Download:
         assert self.manifest is not None and self._picker is not None, "only called after begin"  # noqa: S101, PT018
         return self.manifest, self._picker
 
-    def _bitfield_untrusted(self, peer: PeerId, bits: bytes, now: float) -> list[Effect]:
+    def _bitfield_untrusted(self, peer: PeerId, bits: bytes, now: float, *, choked: bool = False) -> list[Effect]:
         manifest, picker = self._ready()
         offers = from_wire_untrusted(bits, manifest.pieces)
         source = self._sources.get(peer)
         if source is None:
             self._numbers += 1
-            source = self._sources[peer] = Source(peer, self._numbers, manifest.piece_size)
-        picker.set_source(source.number, offers, usable=self._usable(source, now))
+            source = self._sources[peer] = Source(peer, self._numbers, manifest.piece_size, choked)
+        source.bitfields += 1
+        picker.set_source(source.number, offers, usable=self._spares_others(source, now))
         return self._fill(source, now)
 
     def _have_untrusted(self, peer: PeerId, pieces: tuple[int, ...], now: float) -> list[Effect]:
         manifest, picker = self._ready()
         source = self._sources.get(peer)
         if source is None:
-            raise PeerViolation("a HAVE before any BITFIELD", peer)
+            return []  # on its way since before a LEAVE of either side: a BITFIELD will say it again
         if max(pieces) >= manifest.pieces:
             raise PeerViolation(f"a HAVE of piece {max(pieces)} of {manifest.pieces}", peer)
         picker.add_offers(source.number, pieces)
@@ -285,12 +311,16 @@ class Download:
         if source is None or source.choked == choked:
             return []
         source.choked = choked
-        picker.set_usable(source.number, self._usable(source, now))
+        picker.set_usable(source.number, self._spares_others(source, now))
         # What is out stays out: the source answers each with the piece it was sending, or a REJECT.
         return self._fill_all(now)
 
     def _usable(self, source: Source, now: float) -> bool:
         return not source.choked and now >= source.backed_off_until
+
+    def _spares_others(self, source: Source, now: float) -> bool:
+        """Whether full sources are spared what this one offers: not while it has yet to answer after a timeout."""
+        return self._usable(source, now) and not source.timeouts
 
     # --- asking ---
 
@@ -302,20 +332,21 @@ class Download:
     def _fill(self, source: Source, now: float) -> list[Effect]:
         """Ask one source for as much as its pace allows."""
         _, picker = self._ready()
+        effects: list[Effect] = []
         room = 0 if self.finished or not self._usable(source, now) else source.room()
         if room == 0:
             return []
         pieces = picker.choose(source.number, room, also_common=self._much_quicker(source))
         if not pieces and source.waiting == 0 and picker.all_asked():
-            pieces = self._endgame(source, now)
+            pieces, effects = self._endgame(source, now)
         if not pieces:
             return []
         first_id = self._take_ids(len(pieces))
         for number, piece in enumerate(pieces):
             picker.asked(piece)
-            self._copies[piece] += 1
+            self._awaited[piece] += 1
             source.ask((first_id + number) % 2**32, piece, now)
-        return [Say(source.peer, Request(self.root, first_id, tuple(pieces)))]
+        return [*effects, Say(source.peer, Request(self.root, first_id, tuple(pieces)))]
 
     def _much_quicker(self, source: Source) -> bool:
         """A full source is worth its scarcer bytes when every partial one takes more than twice its time."""
@@ -329,22 +360,38 @@ class Download:
         ]
         return bool(others) and source.response * 2 < min(others)
 
-    def _endgame(self, source: Source, now: float) -> list[int]:
+    def _endgame(self, source: Source, now: float) -> tuple[list[int], list[Effect]]:
+        """A piece to repeat the request for, and what to say to who has it now.
+
+        A piece that is arriving already is taken from its source only where that one crawls: the two cannot both write.
+        """
         _, picker = self._ready()
         oldest: Ask | None = None
+        holder = source
         for other in self._sources.values():
+            if other is source:
+                continue
             for ask in other.asks.values():
                 if (
-                    other is not source
-                    and not ask.given_up
-                    and source.would_beat(other, now - ask.sent_at)
-                    and ask.piece not in self._pens
-                    and self._copies[ask.piece] < MAX_COPIES
-                    and picker.offers(source.number, ask.piece)
+                    not ask.given_up
                     and (oldest is None or ask.sent_at < oldest.sent_at)
+                    and self._awaited[ask.piece] < MAX_COPIES
+                    and picker.offers(source.number, ask.piece)
+                    and self._worth_repeating(source, other, ask, now)
                 ):
-                    oldest = ask
-        return [] if oldest is None else [oldest.piece]
+                    oldest, holder = ask, other
+        if oldest is None:
+            return [], []
+        if not oldest.begun:
+            return [oldest.piece], []
+        self._give_up(holder, oldest)
+        return [oldest.piece], [Say(holder.peer, Cancel((oldest.id,)))]
+
+    def _worth_repeating(self, source: Source, other: Source, ask: Ask, now: float) -> bool:
+        if ask.begun:
+            manifest, _ = self._ready()
+            return source.would_outrun(other, ask, manifest.piece_length(ask.piece), now)
+        return ask.piece not in self._pens and source.would_beat(other, now - ask.sent_at)
 
     # --- answers ---
 
@@ -353,72 +400,97 @@ class Download:
         not the piece's.
         """
         source = self._sources.get(peer)
-        ask = source.asks.get(request_id) if source is not None else None
-        if ask is None:
+        if source is None or (ask := source.asks.get(request_id)) is None:
             return None
-        manifest, _ = self._ready()
+        manifest, picker = self._ready()
         expected = manifest.piece_length(ask.piece)
         if length != expected:
             raise PeerViolation(f"{length:,} bytes for piece {ask.piece}, which has {expected:,}", peer)
-        holds_pen = self._missing(ask.piece) and ask.piece not in self._pens
+        ask.begun = True
+        holder = self._pens.get(ask.piece)
+        if holder is not None and holder.ask.given_up and not ask.given_up:
+            self._take_pen(holder.ask)
+            holder = None
+        holds_pen = picker.is_missing(ask.piece) and holder is None
         incoming = Incoming(peer, ask, ask.piece, length, holds_pen)
         if holds_pen:
             self._pens[ask.piece] = incoming
         return incoming
 
-    def _missing(self, piece: int) -> bool:
-        _, picker = self._ready()
-        return picker.is_missing(piece)
+    def _take_pen(self, ask: Ask) -> None:
+        """Whatever is still to come for this request does not touch the piece."""
+        incoming = self._pens.get(ask.piece)
+        if incoming is not None and incoming.ask is ask:
+            incoming.holds_pen = False
+            incoming.lost_pen = True
+            del self._pens[ask.piece]
 
     def bytes_arrived(self, incoming: Incoming, count: int, now: float) -> None:
         """``count`` more bytes of an incoming piece arrived."""
-        source = self._sources.get(incoming.peer)
+        source = self._source_of(incoming)
         if source is not None:
             source.bytes_arrived(incoming.ask, count, now)
+        else:
+            incoming.ask.received += count
+
+    def _source_of(self, incoming: Incoming) -> Source | None:
+        """Who owes this answer; None when it has left the swarm meanwhile, and perhaps come back."""
+        source = self._sources.get(incoming.peer)
+        return source if source is not None and source.asks.get(incoming.ask.id) is incoming.ask else None
 
     def completed(self, incoming: Incoming, now: float) -> list[Effect]:
         """The piece arrived whole, and, if it holds the pen, matched its hash and is in the journal."""
         _, picker = self._ready()
-        source = self._sources[incoming.peer]
-        piece = incoming.piece
-        source.answered(incoming.ask, now)
-        self._copies[piece] -= 1
-        effects: list[Effect] = []
+        ask, piece = incoming.ask, incoming.piece
+        source = self._source_of(incoming)
+        if source is not None:
+            source.answered(ask, now)
+            picker.set_usable(source.number, self._spares_others(source, now))
         if incoming.holds_pen:
             del self._pens[piece]
             self.bytes_from[incoming.peer] += incoming.length
             picker.verified(piece)
-            effects += self._cancel_copies(piece)
-            if picker.complete:
-                self.finished = True
-                effects.append(Finished())
-                return effects
+        elif incoming.lost_pen:
+            self.wasted_bytes += incoming.length
         else:
             self.duplicate_bytes += incoming.length
-        effects += self._fill(source, now)
+        if not ask.given_up:
+            ask.given_up = True
+            self._unask(piece)
+        effects = self._cancel_copies(piece) if incoming.holds_pen else []
+        if picker.complete:
+            if not self.finished:
+                self.finished = True
+                effects.append(Finished())
+        elif effects or not incoming.holds_pen:
+            effects += self._fill_all(now)  # others have room now, or the piece is wanted again
+        elif source is not None:
+            effects += self._fill(source, now)
         return effects
 
     def _cancel_copies(self, piece: int) -> list[Effect]:
-        if not self._copies[piece]:
-            del self._copies[piece]
+        """The piece is held: whoever else was asked for it need not send it."""
+        if not self._awaited[piece]:
             return []
         effects: list[Effect] = []
         for other in self._sources.values():
-            ids = [ask.id for ask in other.asks.values() if ask.piece == piece and not ask.given_up]
-            for request_id in ids:
-                other.give_up(other.asks[request_id])
-            if ids:
-                effects.append(Say(other.peer, Cancel(tuple(ids))))
+            asks = [ask for ask in other.asks.values() if ask.piece == piece and not ask.given_up]
+            for ask in asks:
+                self._give_up(other, ask)
+            if asks:
+                effects.append(Say(other.peer, Cancel(tuple(ask.id for ask in asks))))
         return effects
 
     def spoiled(self, incoming: Incoming, received: int) -> None:
         """The piece will never be whole: its link ended, or its hash was wrong. Call before ``neighbour_down``."""
         self.wasted_bytes += received
-        if self._pens.get(incoming.piece) is incoming:
-            del self._pens[incoming.piece]
+        self._take_pen(incoming.ask)
 
     def rejected_untrusted(self, peer: PeerId, ids: tuple[int, ...], now: float) -> list[Effect]:
-        """A neighbour answered REJECT; unknown ids belong to other artifacts and are passed over."""
+        """A neighbour answered REJECT; unknown ids belong to other artifacts and are passed over.
+
+        ``PeerViolation`` for a request whose piece is arriving: one request has one answer.
+        """
         source = self._sources.get(peer)
         if source is None or self._picker is None:
             return []
@@ -426,26 +498,31 @@ class Download:
             ask = source.asks.get(request_id)
             if ask is None:
                 continue
+            if ask.begun:
+                raise PeerViolation(f"REJECT of request {request_id}, whose piece is arriving", peer)
             given_up = ask.given_up
+            self._give_up(source, ask)
             source.refused(ask)
-            self._release(ask)
             if not given_up and not source.choked:
                 # It does not serve this piece now; without a new HAVE from it, ask it again only after a while.
                 self._picker.withdraw_offer(source.number, ask.piece)
-                self._refused_until.append((now + RETRY_SECONDS, peer, ask.piece))
+                self._refused.append((now + RETRY_SECONDS, source, source.bitfields, ask.piece))
         return self._fill_all(now)
 
-    def _release(self, ask: Ask) -> None:
-        """An ask ended without its piece."""
-        _, picker = self._ready()
-        self._copies[ask.piece] -= 1
-        if not self._waited_for(ask.piece):
-            picker.wanted(ask.piece)
+    def _give_up(self, source: Source, ask: Ask) -> None:
+        """Nobody waits for this answer any more."""
+        self._take_pen(ask)
+        if not ask.given_up:
+            source.give_up(ask)
+            self._unask(ask.piece)
 
-    def _waited_for(self, piece: int) -> bool:
-        return self._copies[piece] > 0 and any(
-            ask.piece == piece and not ask.given_up for source in self._sources.values() for ask in source.asks.values()
-        )
+    def _unask(self, piece: int) -> None:
+        """One request fewer that somebody waits for is out; after the last of them the piece is wanted again."""
+        _, picker = self._ready()
+        self._awaited[piece] -= 1
+        if not self._awaited[piece]:
+            del self._awaited[piece]
+            picker.wanted(piece)
 
     # --- time ---
 
@@ -458,9 +535,9 @@ class Download:
             due = min(due, source.times_out_at)
             if source.backed_off_until > now:
                 due = min(due, source.backed_off_until)
-        if self._refused_until:
-            due = min(due, self._refused_until[0][0])
-        if self._picker is not None and self._sources and self._picker.all_asked():
+        if self._refused:
+            due = min(due, self._refused[0][0])
+        if self._picker is not None and self._awaited and self._picker.all_asked():
             due = min(due, now + ENDGAME_SECONDS)
         return due
 
@@ -468,7 +545,7 @@ class Download:
         """Give up what is overdue, and ask elsewhere."""
         effects: list[Effect] = []
         if now >= self._manifest_due and self._manifest_from is not None:
-            self._unhelpful.add(self._manifest_from)
+            self._strikes[self._manifest_from] += 1
             effects.append(TimedOut(self._manifest_from, 0))
             self._manifest_from = None
             effects += self._ask_manifest(now)
@@ -477,24 +554,18 @@ class Download:
         for source in self._sources.values():
             if now >= source.times_out_at:
                 effects += self._source_timed_out(source, now)
-            self._picker.set_usable(source.number, self._usable(source, now))
-        while self._refused_until and self._refused_until[0][0] <= now:
-            _, peer, piece = self._refused_until.pop(0)
-            if peer in self._sources:
-                self._picker.add_offers(self._sources[peer].number, (piece,))
+            self._picker.set_usable(source.number, self._spares_others(source, now))
+        while self._refused and self._refused[0][0] <= now:
+            _, source, bitfields, piece = self._refused.popleft()
+            if self._sources.get(source.peer) is source and source.bitfields == bitfields:
+                self._picker.add_offers(source.number, (piece,))
         return effects + self._fill_all(now)
 
     def _source_timed_out(self, source: Source, now: float) -> list[Effect]:
-        _, picker = self._ready()
         lost = source.timed_out(now)
         for ask in lost:
-            incoming = self._pens.get(ask.piece)
-            if incoming is not None and incoming.ask is ask:
-                incoming.holds_pen = False
-                self.wasted_bytes += ask.received
-                del self._pens[ask.piece]
-            if not self._waited_for(ask.piece):
-                picker.wanted(ask.piece)
+            self._take_pen(ask)
+            self._unask(ask.piece)
         return [
             TimedOut(source.peer, len(lost)),
             Say(source.peer, Cancel(tuple(ask.id for ask in lost))),

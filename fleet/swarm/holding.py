@@ -25,6 +25,10 @@ class Holding:
         self.super_seed: SuperSeed | None = None
         self.failure: FleetError | None = None
         self.choked = False
+        self.let_go = False
+        """Left or failed: the store closes once no piece of it is being sent."""
+        self.sending = 0
+        """Pieces being sent at this moment."""
         self.members: dict[PeerId, None] = {}
         """Neighbours known to take part, in the order in which they said so."""
         self.started_at = 0.0

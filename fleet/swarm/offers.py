@@ -3,8 +3,10 @@
 Super-seeding (BEP 16): the origin's upload is the scarcest resource of a young swarm, so it sends no piece twice before
 every piece has gone out once. It reveals to each neighbour a few pieces that it reveals to nobody else, and more as
 these are sent. A neighbour that is slow to ask loses its offers to one with nothing left to ask for; one that asks and
-does not read loses them after ``STALE_SECONDS``. When every piece has gone out once everything is revealed to everyone.
-Pure state: ``now`` is an argument.
+does not read loses them after ``STALE_SECONDS``. An offer that has changed hands is left with its new holder for a
+while, longer each time, or several idle neighbours would take it from each other faster than any of them could ask.
+What a neighbour leaves lying, perhaps because it holds the piece already, does not keep it from being offered others.
+When every piece has gone out once everything is revealed to everyone. Pure state: ``now`` is an argument.
 """
 
 from __future__ import annotations
@@ -29,13 +31,27 @@ SPREAD_SECONDS: Final = 0.2
 would ask the origin for it once more."""
 STALE_SECONDS: Final = 2.0
 """A revealed piece that has not been sent for so long is revealed to someone else too."""
+MOVED_SECONDS: Final = 0.1
+"""For so long an offer that was taken from one neighbour is its new holder's to ask for; doubles with each move."""
 
 
 @dataclass(slots=True)
 class _Offer:
     peer: PeerId
     since: float
+    moves: int = 0
     asked: bool = False
+
+    @property
+    def stale_at(self) -> float:
+        return self.since + STALE_SECONDS
+
+    @property
+    def free_at(self) -> float:
+        """From when on somebody else may take it."""
+        if self.asked:
+            return self.stale_at
+        return self.since + (min(STALE_SECONDS, MOVED_SECONDS * 2 ** min(self.moves, 8)) if self.moves else 0.0)
 
 
 class SuperSeed:
@@ -50,9 +66,11 @@ class SuperSeed:
         self._revealed: dict[PeerId, NDArray[np.bool_]] = {}
         self._unsent = set(order)
         self._reveal_at = float("inf")
+        self._looked: dict[PeerId, float] = {}
+        """When ``more`` was last tried for each neighbour."""
 
     def done(self, now: float) -> bool:
-        """True when every piece has gone out once and the news had time to spread: reveal everything, and forget this."""
+        """True when every piece has gone out once and the news had time to spread: reveal all, and forget this."""
         return not self._unsent and now >= self._reveal_at
 
     def bitfield(self, peer: PeerId, neighbours: int, now: float) -> NDArray[np.bool_]:
@@ -69,7 +87,7 @@ class SuperSeed:
             return False
         offer = self._offers.get(piece)
         if offer is None:
-            return True
+            return piece not in self._unsent
         offer.asked = offer.asked or offer.peer == peer
         return offer.peer == peer
 
@@ -85,20 +103,29 @@ class SuperSeed:
         revealed = self._revealed.get(peer)
         if revealed is None:
             return []
+        self._looked[peer] = now
         target = max(1, min(AHEAD, -(-self._pieces // max(1, neighbours))))
-        mine = sum(offer.peer == peer for offer in self._offers.values())
+        mine = sum(offer.peer == peer and now < offer.stale_at for offer in self._offers.values())
         new: list[int] = []
         while self._pool and mine + len(new) < target:
-            new.append(self._pool.popleft())
+            piece = self._pool.popleft()
+            if piece in self._unsent:
+                new.append(piece)
         if not new and not mine:
-            new = [piece for piece, offer in self._offers.items() if not offer.asked or self._stale(offer, now)][:1]
+            new = self._takeable(peer, target, now)
         for piece in new:
-            self._offers[piece] = _Offer(peer, now)
+            taken = self._offers.pop(piece, None)
+            if taken is not None:
+                self._revealed[taken.peer][piece] = False
+            self._offers[piece] = _Offer(peer, now, 0 if taken is None else taken.moves + 1)
             revealed[piece] = True
         return new
 
-    def _stale(self, offer: _Offer, now: float) -> bool:
-        return now >= offer.since + STALE_SECONDS
+    def _takeable(self, peer: PeerId, target: int, now: float) -> list[int]:
+        """The oldest offers that others may lose to ``peer``: as many stale ones as it can use, else one."""
+        free = [(piece, o) for piece, o in self._offers.items() if o.peer != peer and now >= o.free_at]
+        stale = [piece for piece, offer in free if now >= offer.stale_at]
+        return stale[:target] or [piece for piece, _ in free[:1]]
 
     def remove(self, peer: PeerId) -> None:
         """A neighbour is gone: what was revealed to it and not sent goes back to the pool, and what was sent to it may
@@ -106,13 +133,19 @@ class SuperSeed:
         """
         self._reveal_at = min(self._reveal_at, 0.0)
         self._revealed.pop(peer, None)
+        self._looked.pop(peer, None)
         for piece, offer in list(self._offers.items()):
             if offer.peer == peer:
                 del self._offers[piece]
                 self._pool.appendleft(piece)
 
     def next_deadline(self) -> float:
-        """When an offer next turns stale and ``more`` is worth a try for everyone, or ``done`` is."""
+        """When an offer next becomes free or stale and ``more`` is worth a try for everyone, or ``done`` is.
+
+        In the past when ``more`` has not been tried for everyone since then.
+        """
         if not self._unsent:
             return self._reveal_at
-        return min((offer.since for offer in self._offers.values()), default=float("inf")) + STALE_SECONDS
+        looked = min(self._looked.values(), default=float("inf"))
+        changes = (at for offer in self._offers.values() for at in (offer.free_at, offer.stale_at) if at > looked)
+        return min(changes, default=float("inf"))

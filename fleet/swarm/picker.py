@@ -77,12 +77,16 @@ class Picker:
             self._count(source, 1)
 
     def withdraw_offer(self, source: int, piece: int) -> None:
-        """``source`` does not offer this piece after all."""
+        """``source`` does not offer this piece for now.
+
+        A full source stays one: were it counted as partial for a single refusal, the other full ones would not be asked
+        for anything that it offers.
+        """
         if self._offers[source][piece]:
-            self._count(source, -1)
             self._offers[source][piece] = False
-            self._full[source] = False
-            self._count(source, 1)
+            self._order[piece] -= self._pieces
+            if self._usable[source] and not self._full[source]:
+                self._partial[piece] -= 1
 
     def _count(self, source: int, sign: int) -> None:
         offers = self._offers[source]
@@ -95,7 +99,7 @@ class Picker:
         return bool(self._offers[source][piece])
 
     def is_full(self, source: int) -> bool:
-        """Whether ``source`` offers every piece."""
+        """Whether ``source`` has offered every piece."""
         return self._full[source]
 
     # --- pieces ---

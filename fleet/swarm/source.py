@@ -43,6 +43,10 @@ class Ask:
     received: int = 0
     given_up: bool = False
     """Cancelled or timed out: its answer is still owed, but nobody waits for it."""
+    begun: bool = False
+    """Its piece is arriving, so that no REJECT can answer it any more."""
+    first_at: float = 0.0
+    """When the first bytes of its answer arrived."""
 
 
 @dataclass(slots=True, eq=False)
@@ -53,6 +57,8 @@ class Source:
     number: int
     piece_size: int
     choked: bool = False
+    bitfields: int = 0
+    """How often it has said all that it offers."""
     backed_off_until: float = 0.0
     asks: dict[int, Ask] = field(default_factory=dict)
     waiting: int = 0
@@ -73,6 +79,7 @@ class Source:
         """Note a request as sent."""
         if self.waiting == 0:
             self._progress_at = now
+            self._progress = 0
         ask = Ask(request_id, piece, now, self.delivered)
         self.asks[request_id] = ask
         self.waiting += 1
@@ -80,9 +87,11 @@ class Source:
 
     def bytes_arrived(self, ask: Ask, count: int, now: float) -> None:
         """Some bytes of an answer arrived."""
-        if ask.received == 0 and not ask.given_up:
-            latency = now - ask.sent_at
-            self._latency = latency if self._latency is None else min(self._latency, latency)
+        if ask.received == 0:
+            ask.first_at = now
+            if not ask.given_up:
+                latency = now - ask.sent_at
+                self._latency = latency if self._latency is None else min(self._latency, latency)
         ask.received += count
         self.delivered += count
         self._progress += count
@@ -155,6 +164,14 @@ class Source:
         return age > max(ENDGAME_PATIENCE, holder.response + 4 * holder._deviation) or (
             holder.response - age > 4 * own + ENDGAME_PATIENCE
         )
+
+    def would_outrun(self, holder: Source, ask: Ask, length: int, now: float) -> bool:
+        """Whether the rest of a piece that crawls in from ``holder`` takes far longer than the whole from here."""
+        elapsed = now - ask.first_at
+        if self.response is None or self.timeouts or not ask.received or elapsed <= ENDGAME_PATIENCE:
+            return False
+        rest = (length - ask.received) * elapsed / ask.received
+        return rest > 2 * self.response + ENDGAME_PATIENCE
 
     @property
     def window(self) -> int:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 import blake3
 import trio
 
-from fleet.errors import FleetError, LinkBroken, LocalMisuse, PeerViolation, StorageFailed
-from fleet.limits import MAX_ARTIFACTS
+from fleet.errors import FleetError, LimitExceeded, LinkBroken, LocalMisuse, PeerViolation, StorageFailed
+from fleet.limits import MAX_ANSWERS_ADRIFT, MAX_ARTIFACTS
 from fleet.swarm.bitfield import to_wire
 from fleet.swarm.download import Download, Effect, Finished, Incoming, ManifestFound, Say, TimedOut
 from fleet.swarm.holding import Holding
@@ -49,13 +49,15 @@ if TYPE_CHECKING:
     from fleet.identity.keys import PeerId
     from fleet.net.neighbour import Neighbour
     from fleet.storage import File, Storage
+    from fleet.swarm.source import Ask
 
-HAVE_SOON: Final = 0.01
-"""Seconds for which news of a piece waits for company on the way to a neighbour that is asked for nothing now."""
-HAVE_LATEST: Final = 0.1
-"""Seconds for which it waits where a request is about to be made anyway, which will carry it."""
+HAVE_SOON: Final = 0.05
+"""Seconds for which news of a piece waits for company on the way to a neighbour with nothing to wait for here."""
+HAVE_LATEST: Final = 0.25
+"""Seconds for which it waits where the neighbour's requests wait here (its choice can wait too, until the last of them
+is served) or ours wait there (a request that will carry the news is about to be made)."""
 TIMER_SLACK: Final = 0.05
-"""Seconds between two looks at super-seeding's stale offers."""
+"""Seconds by which a timeout may be late: a timer that ends sooner anyway is not set anew for it."""
 
 
 class Transfer:
@@ -79,9 +81,16 @@ class Transfer:
         self._neighbours: dict[PeerId, Neighbour] = {}
         self._queues: dict[PeerId, UploadQueue] = {}
         self._incoming: dict[PeerId, tuple[Holding, Incoming]] = {}
+        """The piece that each neighbour is sending."""
+        self._adrift: dict[PeerId, dict[int, tuple[Holding, Ask, int]]] = {}
+        """By request id: answers owed to a download that is over, or by a neighbour that left. The two links of a
+        neighbour are not in step, so such pieces may still arrive; they drain. With each the piece's length."""
         self._haves: dict[PeerId, dict[bytes, list[int]]] = {}
         self._haves_due: dict[PeerId, float] = {}
         self._next_id = 0
+        self._opening = trio.Lock()
+        """Held while files are made or reopened: two fetches of one artifact, one after the other, share them."""
+        self._closed = False
         self._timer_at = float("inf")
         self._timer = trio.Event()
 
@@ -89,8 +98,9 @@ class Transfer:
 
     def share(self, manifest: Manifest, file: File, *, super_seed: bool = True) -> Holding:
         """Serve a file that ``manifest`` was just made from, read in place."""
+        store = PieceStore.adopt(file, manifest)
         holding = self._new_holding(manifest.root)
-        holding.store = PieceStore.adopt(file, manifest)
+        holding.store = store
         if super_seed and manifest.pieces:
             holding.super_seed = SuperSeed(manifest.pieces, self._rng(f"super-seed {manifest.root.hex()}"))
         holding.settle()
@@ -103,12 +113,19 @@ class Transfer:
         holding = self._new_holding(root)
         now = trio.current_time()
         holding.started_at = holding.progress_at = now
-        holding.download = Download(root, self._rng(f"picker {root.hex()}"), self._take_ids)
         try:
-            store = await self._environment.off_loop(lambda: PieceStore.reopen(self._storage, root))
+            async with self._opening:
+                store = await self._environment.off_loop(lambda: PieceStore.reopen(self._storage, root))
         except BaseException:
-            del self.holdings[root]
+            if self.holdings.get(root) is holding:
+                del self.holdings[root]
             raise
+        if not self._current(holding):
+            if store is not None:
+                store.close()
+            return holding
+        # Not earlier: it would ask for a manifest, and make the store that is being reopened.
+        holding.download = Download(root, self._rng(f"picker {root.hex()}"), self._take_ids)
         if store is not None:
             if store.recovered is not None:
                 self._emit(
@@ -146,13 +163,20 @@ class Transfer:
 
     def close(self) -> None:
         """Close every store. The peer has stopped."""
+        self._closed = True
         for holding in self.holdings.values():
             if holding.store is not None:
                 holding.store.close()
             if not holding.complete:
                 holding.settle(LinkBroken(f"{self._name} stopped before the artifact was complete"))
 
+    def _current(self, holding: Holding) -> bool:
+        """Whether this peer, after a wait, still runs and takes part."""
+        return not self._closed and self.holdings.get(holding.root) is holding
+
     def _new_holding(self, root: bytes) -> Holding:
+        if self._closed:
+            raise LocalMisuse(f"{self._name} is not running: start it first")
         if root in self.holdings:
             raise LocalMisuse(f"this peer already takes part in {root.hex()[:16]}")
         if len(self.holdings) >= MAX_ARTIFACTS:
@@ -177,6 +201,7 @@ class Transfer:
         del self._neighbours[peer], self._queues[peer]
         self._haves.pop(peer, None)
         self._haves_due.pop(peer, None)
+        self._adrift.pop(peer, None)
         interrupted = self._incoming.pop(peer, None)
         if interrupted is not None:
             holding, incoming = interrupted
@@ -184,6 +209,17 @@ class Transfer:
                 holding.download.spoiled(incoming, incoming.ask.received)
         for holding in self.holdings.values():
             self._forget_member(holding, peer)
+
+    def _cast_adrift(self, holding: Holding, peer: PeerId) -> None:
+        """Nobody waits for what ``peer`` owes for this artifact any more, but some of it may be on its way."""
+        download = holding.download
+        source = None if download is None else download.sources.get(peer)
+        if download is None or download.manifest is None or source is None:
+            return
+        adrift = self._adrift.setdefault(peer, {})
+        for ask in source.asks.values():
+            if not ask.begun:
+                adrift[ask.id] = (holding, ask, download.manifest.piece_length(ask.piece))
 
     def _forget_member(self, holding: Holding, peer: PeerId) -> None:
         holding.members.pop(peer, None)
@@ -200,7 +236,7 @@ class Transfer:
             self._send_bitfield(holding, neighbour)
 
     def _send_bitfield(self, holding: Holding, neighbour: Neighbour) -> None:
-        if holding.store is None:
+        if holding.store is None or holding.failure is not None:
             return
         have: NDArray[np.bool_] = holding.store.have
         if holding.super_seed is not None:
@@ -221,6 +257,9 @@ class Transfer:
             self._reject(neighbour.peer, self._queues[neighbour.peer].cancel(message.ids))
             return
         if isinstance(message, Reject):
+            adrift = self._adrift.get(neighbour.peer, {})
+            for request_id in message.ids:
+                adrift.pop(request_id, None)
             for each in self.holdings.values():
                 if each.download is not None:
                     now = trio.current_time()
@@ -245,7 +284,10 @@ class Transfer:
                     self._send_bitfield(holding, neighbour)
             case Leave():
                 self._reject(neighbour.peer, self._queues[neighbour.peer].drop(holding.root))
+                self._cast_adrift(holding, neighbour.peer)
                 self._forget_member(holding, neighbour.peer)
+                if len(self._adrift.get(neighbour.peer, ())) > MAX_ANSWERS_ADRIFT:
+                    raise LimitExceeded(f"left with more than {MAX_ANSWERS_ADRIFT:,} requests unanswered")
                 return
             case WantManifest():
                 self._send_manifest_untrusted(holding, neighbour, message.page)
@@ -260,7 +302,7 @@ class Transfer:
             self._perform(holding, holding.download.handle_untrusted(neighbour.peer, message, now))
 
     def _send_manifest_untrusted(self, holding: Holding, neighbour: Neighbour, number: int) -> None:
-        if holding.store is None:
+        if holding.store is None or holding.failure is not None:
             neighbour.send(Leave(holding.root))
             return
         manifest = holding.store.manifest
@@ -319,11 +361,12 @@ class Transfer:
 
     async def _make_store(self, holding: Holding, manifest: Manifest) -> None:
         try:
-            store = await self._environment.off_loop(lambda: PieceStore.create(self._storage, manifest))
-        except StorageFailed as error:
+            async with self._opening:
+                store = await self._environment.off_loop(lambda: PieceStore.create(self._storage, manifest))
+        except FleetError as error:
             self._fail(holding, error)
             return
-        if self.holdings.get(holding.root) is not holding:
+        if not self._current(holding):
             store.close()
             return
         self._begin(holding, store)
@@ -346,6 +389,8 @@ class Transfer:
 
     def _fail(self, holding: Holding, error: FleetError) -> None:
         """The artifact cannot go on here; the peer and its other artifacts can."""
+        if not self._current(holding) or holding.failure is not None:
+            return
         self._emit("failed", root=holding.root.hex(), reason=str(error))
         self._let_go(holding)
         holding.settle(error)
@@ -354,9 +399,15 @@ class Transfer:
         for peer, queue in self._queues.items():
             self._reject(peer, queue.drop(holding.root))
             self._neighbours[peer].send(Leave(holding.root))
-        if holding.store is not None:
-            holding.store.close()
+            self._cast_adrift(holding, peer)
         holding.download = None
+        holding.let_go = True
+        self._close_unless_sending(holding)
+
+    def _close_unless_sending(self, holding: Holding) -> None:
+        """A piece that is being sent goes out whole: cut short, it would cost the link."""
+        if holding.let_go and holding.sending == 0 and holding.store is not None:
+            holding.store.close()
 
     def _take_ids(self, count: int) -> int:
         first = self._next_id
@@ -403,6 +454,11 @@ class Transfer:
                 if incoming is not None:
                     self._incoming[peer] = (holding, incoming)
                     return holding, incoming
+        if request_id in (adrift := self._adrift.get(peer, {})):
+            holding, ask, expected = adrift.pop(request_id)
+            if length != expected:
+                raise PeerViolation(f"{length:,} bytes for piece {ask.piece}, which has {expected:,}", peer)
+            return holding, Incoming(peer, ask, ask.piece, length, holds_pen=False)
         raise PeerViolation(f"an unsolicited piece (request {request_id})", peer)
 
     def _take_bytes(self, holding: Holding, incoming: Incoming, run: memoryview, hasher: blake3.blake3) -> None:
@@ -424,7 +480,7 @@ class Transfer:
         download.bytes_arrived(incoming, len(run), now)
 
     def _piece_done_untrusted(self, holding: Holding, incoming: Incoming, hasher: blake3.blake3) -> None:
-        del self._incoming[incoming.peer]
+        self._incoming.pop(incoming.peer, None)
         download, store = holding.download, holding.store
         if download is None or store is None:
             return
@@ -451,8 +507,10 @@ class Transfer:
             self._haves.setdefault(peer, {}).setdefault(holding.root, []).append(piece)
             if peer not in self._haves_due:
                 source = sources.get(peer)
-                busy = source is not None and source.waiting > 0
-                self._haves_due[peer] = now + (HAVE_LATEST if busy else HAVE_SOON)
+                busy = len(self._queues[peer]) > 0 or (source is not None and source.waiting > 0)
+                due = self._haves_due[peer] = now + (HAVE_LATEST if busy else HAVE_SOON)
+                if due < self._timer_at:
+                    self._timer.set()
 
     def before_frame(self, neighbour: Neighbour) -> None:
         """Let the news travel with the frame that is about to go."""
@@ -479,12 +537,15 @@ class Transfer:
             manifest = holding.store.manifest
             length = manifest.piece_length(owed.piece)
             header = piece_header(owed.request_id, length)
+            holding.sending += 1
             try:
-                await link.send_all([header])
-                await link.send_file(holding.store.file, manifest.piece_offset(owed.piece), length)
+                await link.send_file(holding.store.file, manifest.piece_offset(owed.piece), length, header)
             except StorageFailed as error:
                 self._fail(holding, error)
                 raise
+            finally:
+                holding.sending -= 1
+                self._close_unless_sending(holding)
             holding.served[neighbour.peer] += length
             if holding.super_seed is not None:
                 self._sent_once(holding, neighbour, owed.piece)
@@ -525,8 +586,8 @@ class Transfer:
         return due
 
     def _set_timer(self) -> None:
-        """Wake ``run_timers`` if something is now due before what it waits for."""
-        if self._next_deadline() < self._timer_at:
+        """Wake ``run_timers`` if something is now due before what it waits for; it looks again soon by itself."""
+        if self._timer_at > trio.current_time() + TIMER_SLACK and self._next_deadline() < self._timer_at:
             self._timer.set()
 
     async def run_timers(self) -> None:

@@ -65,16 +65,18 @@ class FrameReader:
         self._start = 0
         self._buffer += data
 
-    def next_untrusted(self) -> tuple[FrameKind, bytes] | None:
-        """The next whole frame, or None. Raises ``PeerViolation`` at a bad header."""
+    def next_untrusted(self, longest: int = MAX_CONTROL_FRAME) -> tuple[FrameKind, bytes] | None:
+        """The next whole frame, or None. Raises ``PeerViolation`` at a bad header, or one that claims more than
+        ``longest`` bytes of payload.
+        """
         buffer, start = self._buffer, self._start + HEADER.size
         if start > len(buffer):
             return None
         length, channel, kind = HEADER.unpack_from(buffer, self._start)
         if channel != CONTROL or kind not in _KINDS:
             raise PeerViolation(f"a frame of channel {channel}, kind {kind} on a control link")
-        if length > MAX_CONTROL_FRAME:
-            raise PeerViolation(f"a control frame of {length:,} bytes; at most {MAX_CONTROL_FRAME:,} are taken")
+        if length > longest:
+            raise PeerViolation(f"a control frame of {length:,} bytes; at most {longest:,} are taken")
         if start + length > len(buffer):
             return None
         self._start = start + length

@@ -15,7 +15,7 @@ from typing import Any, Final
 import click
 
 import stress
-from fleet.errors import LocalMisuse
+from fleet.errors import LocalMisuse, StorageFailed
 from stress.harness.bounds import Verdict
 
 EXIT_PASS: Final = 0
@@ -137,7 +137,7 @@ def invoke(command: click.Command, argv: Sequence[str]) -> int:
         return misuse(f"{error.format_message()}: {command.name} --help lists what it takes")
     except click.ClickException as error:
         return misuse(error.format_message())
-    except LocalMisuse as error:
+    except (LocalMisuse, StorageFailed) as error:
         return misuse(str(error))
     return int(result)
 
@@ -153,6 +153,10 @@ def one_line(message: str) -> str:
     return " ".join(message.split()).replace(".: ", ": ")
 
 
+def _beside_the_package() -> Path:
+    return Path(stress.__file__).parent.parent
+
+
 def find_bounds(given: Path | None) -> Path:
     """The bounds file: the given one, else ``srad_bounds.toml`` in the working directory or beside the package.
 
@@ -160,7 +164,7 @@ def find_bounds(given: Path | None) -> Path:
     """
     if given is not None:
         return given
-    for folder in (Path(), Path(stress.__file__).parent.parent):
+    for folder in (Path(), _beside_the_package()):
         if (folder / BOUNDS_FILE).is_file():
             return folder / BOUNDS_FILE
     raise LocalMisuse(f"no {BOUNDS_FILE} here or beside the package: name a bounds file with --bounds")
@@ -202,14 +206,18 @@ def _fresh(wanted: Path) -> Path:
             return folder
 
 
-def replay_command(module: str, context: click.Context) -> str:
-    """The shell command that repeats this run: the seed and every option that is not at its default.
+def replay_command(module: str, context: click.Context, bounds: Path) -> str:
+    """The shell command that repeats this run from any folder: the seed and every option that is not at its default.
 
+    Paths in it are absolute, and ``bounds``, the file that was found, is named unless it is the one beside the package.
     Options that only shape the output (--out, --format, --quiet) are left out.
     """
+    values = dict(context.params)
+    if bounds.resolve() != (_beside_the_package() / BOUNDS_FILE).resolve():
+        values["bounds"] = bounds
     words = ["python", "-m", module]
     for parameter in context.command.params:
-        name, value = parameter.name, context.params.get(parameter.name or "")
+        name, value = parameter.name, values.get(parameter.name or "")
         if not isinstance(parameter, click.Option) or name in _SHAPES_OUTPUT_ONLY or value is None:
             continue
         if name != "seed" and value == parameter.get_default(context):
@@ -219,5 +227,6 @@ def replay_command(module: str, context: click.Context) -> str:
             words.append(flag if value else max(parameter.secondary_opts, key=len, default=flag))
         else:
             for each in value if parameter.multiple else [value]:
-                words += [f"{flag}={each}"] if str(each).startswith("-") else [flag, str(each)]
+                word = str(each.absolute() if isinstance(each, Path) else each)
+                words += [f"{flag}={word}"] if word.startswith("-") else [flag, word]
     return shlex.join(words)

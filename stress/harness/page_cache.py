@@ -1,8 +1,8 @@
 """Warm memory before a measurement that writes files.
 
-In a virtual machine the first write to a page of memory can make the host find that page: 2,000 us a MiB were seen where
-a page that had been used before took 100. Whichever of two measurements in one run comes first would pay for both. So
-the pages that the run will need are written once, and freed, before anything is timed.
+In a virtual machine the first write to a page of memory can make the host find that page: 2,000 us a MiB were seen
+where a page that had been used before took 100. Whichever of two measurements in one run comes first would pay for
+both. So the pages that the run will need are written once, and freed, before anything is timed.
 """
 
 from __future__ import annotations

@@ -152,9 +152,7 @@ def _no_data(axes: Axes) -> None:
     axes.text(0.5, 0.5, "nothing was measured", transform=axes.transAxes, ha="center", va="center", color="#868e96")
 
 
-def _lines(
-    axes: Axes, series: Mapping[str, Sequence[tuple[float, float]]], legend: Literal["best", "lower right"]
-) -> None:
+def _lines(axes: Axes, series: Mapping[str, Sequence[tuple[float, float]]], legend: Literal["best", "above"]) -> None:
     crowd = len(series) > MAX_LEGEND
     last = max(series, key=lambda name: series[name][-1][0] if series[name] else -math.inf, default=None)
     for index, (name, all_points) in enumerate(series.items()):
@@ -167,8 +165,12 @@ def _lines(
         )
     if not any(series.values()):
         _no_data(axes)
+    elif len(series) > 1 and legend == "above":  # no corner is free of lines when one fetcher is late
+        axes.legend(
+            loc="lower right", bbox_to_anchor=(1, 1), fontsize=9, ncols=8 if len(series) <= 8 else 6, borderaxespad=0
+        )
     elif len(series) > 1:
-        axes.legend(loc=legend, fontsize=9, ncols=2 if 6 < len(series) <= MAX_LEGEND else 1)
+        axes.legend(loc="best", fontsize=9, ncols=2 if 6 < len(series) <= MAX_LEGEND else 1)
 
 
 def _line_style(index: int, name: str, *, crowd: bool, last: bool) -> dict[str, Any]:
@@ -190,7 +192,7 @@ def _draw_steps(canvas: Canvas, data: Mapping[str, Any]) -> None:
     axes = canvas.subplots()
     axes.set_xlabel(data["x"])
     axes.set_ylabel(data["y"])
-    _lines(axes, data["series"], "lower right")
+    _lines(axes, data["series"], "above")
     axes.set_ylim(bottom=0)
     axes.set_xlim(left=0)
 
@@ -239,7 +241,7 @@ def _draw_heat_map(canvas: Canvas, data: Mapping[str, Any]) -> None:
     if small:
         for y, line in enumerate(matrix):
             for x, value in enumerate(line):
-                colour = "white" if value > 0.6 * largest else "#343a40"
+                colour = "white" if value > 0.5 * largest else "#343a40"
                 if value:
                     axes.text(x, y, f"{value:.3g}", ha="center", va="center", fontsize=9, color=colour)
 

@@ -1,4 +1,4 @@
-"""What this process uses: CPU seconds and memory, read from the kernel."""
+"""What this process uses and may use: CPU seconds, memory and open files, as the kernel counts them."""
 
 from __future__ import annotations
 
@@ -29,3 +29,14 @@ def anonymous_mib() -> float | None:
     except OSError:
         return None
     return None
+
+
+def allow_open_files(count: int) -> int:
+    """Let this process have ``count`` files open, as far as it may decide that; return how many it may have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= count:
+        return count
+    allowed = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    if allowed > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    return allowed

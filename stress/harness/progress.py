@@ -143,7 +143,9 @@ class Progress:
         counts = sorted(fetcher.done for fetcher in self._fetchers.values())
         least, median, most = (f"{count:,.0f}" for count in (counts[0], statistics.median_low(counts), counts[-1]))
         finished = sum(fetcher.share == 1.0 for fetcher in self._fetchers.values())
-        head = f"{self._head()}, {finished} of {len(self._fetchers)} finished: least {least}, median {median}, most {most}"
+        head = (
+            f"{self._head()}, {finished} of {len(self._fetchers)} finished: least {least}, median {median}, most {most}"
+        )
         behind = [(name, fetcher) for name, fetcher in self._slowest_first() if fetcher.share < 1.0]
         named = ", ".join(f"{name} {fetcher.count()}" for name, fetcher in behind[:_SLOWEST_NAMED])
         return f"{head}; slowest {named}" if named else head

@@ -29,6 +29,7 @@ from stress.harness.plots import Figure, draw
 SCHEMA: Final = 1
 _PACKAGES: Final = ("peerfleet", "trio", "pynacl", "cryptography", "pyopenssl", "cbor2", "blake3", "numpy")
 _COLOURS: Final = {"PASS": "green", "FAIL": "red", "INCONCLUSIVE": "yellow", "NOT_JUDGED": "dim"}
+_MAX_STATES: Final = 64  # lines on a terminal; the files have all
 _QUIET_UNITS: Final = ("ratio", "yes/no")  # the title says it, so the figure stands alone
 
 Json = Any
@@ -201,10 +202,13 @@ def render_text(report: Mapping[str, Json], *, width: int, colour: bool, html: P
         console.print(line, soft_wrap=True)
     if run["failure"]:
         console.print(Text(run["failure"], style="red"), soft_wrap=True)
-        for line in run["state"]:
+        for line in run["state"][:_MAX_STATES]:
             console.print(f"  {line}", soft_wrap=True)
+        if (more := len(run["state"]) - _MAX_STATES) > 0:
+            console.print(f"  and {more} more in report.json, under details.run.state", soft_wrap=True)
     verdict = report["verdict"]
-    console.print(Text.assemble((verdict, f"bold {_COLOURS[verdict]}"), f": {_tally(report)}"), soft_wrap=True)
+    ended = f"{run['failure'].partition(':')[0]}; " if run["failure"] else ""
+    console.print(Text.assemble((verdict, f"bold {_COLOURS[verdict]}"), f": {ended}{_tally(report)}"), soft_wrap=True)
     console.print(f"report: {html}", soft_wrap=True)
     console.print(f"replay: {report['replay']}", soft_wrap=True)
     lines = out.getvalue().splitlines()

@@ -204,7 +204,7 @@ def _run(scenario: Scenario, click_context: click.Context) -> int:
             "failure": failure,
             "state": context._state,
         }
-        return _conclude(scenario, context, checks, run, options.replay_command(scenario.module, click_context))
+        return _conclude(scenario, context, checks, run, options.replay_command(scenario.module, click_context, bounds))
     except (Exception, BaseExceptionGroup, KeyboardInterrupt) as error:  # noqa: BLE001 - the outermost boundary
         return _explain(error, folder)
 
@@ -257,6 +257,7 @@ async def _supervise(scenario: Scenario, context: Context, signals: AsyncIterato
         async for number in signals:
             if received:  # the clean-up hangs, and the user has asked twice
                 context.progress.release_terminal()
+                shutil.rmtree(context.scratch, ignore_errors=True)
                 os._exit(_SIGNAL_EXITS[signal.Signals(number)])
             received.append(number)
             events = context.folder / "events.jsonl"

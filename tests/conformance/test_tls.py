@@ -51,7 +51,7 @@ class StreamLink:
         view[: len(data)] = data
         return len(data)
 
-    async def send_file(self, file: File, offset: int, size: int) -> None:
+    async def send_file(self, file: File, offset: int, size: int, prefix: bytes = b"") -> None:
         raise AssertionError("a channel that encrypts has no use for this")
 
     async def send_eof(self) -> None:

@@ -220,6 +220,7 @@ def test_a_second_signal_does_not_wait_for_the_clean_up():
         process.send_signal(signal.SIGINT)
         process.communicate()
     assert process.returncode == 130
+    assert sorted(path.name for path in Path("out").iterdir()) == ["events.jsonl"]
 
 
 @pytest.mark.slow
@@ -275,6 +276,7 @@ def test_a_bounds_file_in_the_working_directory_comes_first(no_page):
     Path("srad_bounds.toml").write_text(text, encoding="utf-8")
     assert toy() == 1
     assert report()["details"]["run"]["bounds"] == "srad_bounds.toml"
+    assert report()["replay"].endswith(f"--seed 1 --bounds {Path('srad_bounds.toml').absolute()}")
 
 
 def test_no_bounds_file_anywhere(monkeypatch, capsys):
@@ -365,10 +367,11 @@ def test_the_replay_line_has_the_seed_and_what_is_not_default(no_page, capsys):
         ],
     )
     argv = ["--seed", "5", "--name", "it's; a", "--tag", "a", "--tag=-b", "--no-fsync", "--keep", "--format", "json"]
-    assert toy(*argv, "--bounds", str(BOUNDS), "--binding", "tls", "--peers", "8", scenario=scenario) == 0
+    Path("b.toml").write_bytes(BOUNDS.read_bytes())
+    assert toy(*argv, "--bounds", "b.toml", "--binding", "tls", "--peers", "8", scenario=scenario) == 0
     assert report()["replay"] == (
         "python -m stress.content_swarm --name 'it'\"'\"'s; a' --tag a --tag=-b --no-fsync --keep --seed 5 "
-        f"--binding tls --bounds {BOUNDS}"
+        f"--binding tls --bounds {Path('b.toml').absolute()}"
     )
 
 
