@@ -63,6 +63,7 @@ class Neighbour:
         """Set by the owner once it has forgotten this neighbour."""
         self.reason: FleetError | None = None
         """Why it ended."""
+        self._frame_due = False
         self._wake = trio.Event()
         self._upload_wake = trio.Event()
         self._scope = trio.CancelScope()
@@ -96,6 +97,7 @@ class Neighbour:
 
     def wake(self) -> None:
         """A frame is due, though nothing was queued: ``before_frame`` will add to it."""
+        self._frame_due = True
         self._wake.set()
 
     def wake_upload(self) -> None:
@@ -155,8 +157,10 @@ class Neighbour:
         while True:
             await self._wake.wait()
             self._wake = trio.Event()
-            service.before_frame(self)
-            while self.session.has_output:
+            # Woken again by a message that the last round already took: nothing is due, so nothing is added.
+            while self.session.has_output or self._frame_due:
+                self._frame_due = False
+                service.before_frame(self)
                 await self.control.send_all([self.session.take_output()])
 
     async def _watch(self) -> None:

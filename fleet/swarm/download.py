@@ -571,6 +571,18 @@ class Download:
             Say(source.peer, Cancel(tuple(ask.id for ask in lost))),
         ]
 
+    # --- what is known of neighbours ---
+
+    def known_to_hold(self, peer: PeerId, piece: int) -> bool:
+        """Whether the neighbour has offered this piece."""
+        source = self._sources.get(peer)
+        return source is not None and self._picker is not None and self._picker.offers(source.number, piece)
+
+    def waits_for(self, peer: PeerId) -> bool:
+        """Whether a request to the neighbour is out."""
+        source = self._sources.get(peer)
+        return source is not None and source.waiting > 0
+
     # --- for people ---
 
     def nowhere(self) -> list[int]:

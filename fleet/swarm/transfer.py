@@ -51,11 +51,12 @@ if TYPE_CHECKING:
     from fleet.storage import File, Storage
     from fleet.swarm.source import Ask
 
-HAVE_SOON: Final = 0.05
-"""Seconds for which news of a piece waits for company on the way to a neighbour with nothing to wait for here."""
+HAVE_SOONEST: Final = 0.02
 HAVE_LATEST: Final = 0.25
-"""Seconds for which it waits where the neighbour's requests wait here (its choice can wait too, until the last of them
-is served) or ours wait there (a request that will carry the news is about to be made)."""
+"""Seconds for which news of a piece waits for company: at least the first, and the second where the neighbour's requests
+wait here (its choice can wait too) or ours wait there (a request that will carry the news is about to be made)."""
+HAVE_FRACTION: Final = 1 / 4
+"""Else it waits for this part of the time that the download has taken so far."""
 TIMER_SLACK: Final = 0.05
 """Seconds by which a timeout may be late: a timer that ends sooner anyway is not set anew for it."""
 
@@ -502,13 +503,15 @@ class Transfer:
     # --- news of pieces ---
 
     def _announce(self, holding: Holding, piece: int, now: float) -> None:
-        sources = {} if holding.download is None else holding.download.sources
+        download = holding.download
+        patience = min(HAVE_LATEST, max(HAVE_SOONEST, HAVE_FRACTION * (now - holding.started_at)))
         for peer in holding.members:
+            if download is not None and download.known_to_hold(peer, piece):
+                continue  # no news to it
             self._haves.setdefault(peer, {}).setdefault(holding.root, []).append(piece)
             if peer not in self._haves_due:
-                source = sources.get(peer)
-                busy = len(self._queues[peer]) > 0 or (source is not None and source.waiting > 0)
-                due = self._haves_due[peer] = now + (HAVE_LATEST if busy else HAVE_SOON)
+                busy = len(self._queues[peer]) > 0 or (download is not None and download.waits_for(peer))
+                due = self._haves_due[peer] = now + (HAVE_LATEST if busy else patience)
                 if due < self._timer_at:
                     self._timer.set()
 

@@ -43,6 +43,8 @@ from fleet.wire.messages import (
     Request,
     Unchoke,
     WantManifest,
+    encode_batch,
+    encode_message,
 )
 from tests.conformance.links import guarded
 from tests.helpers.hostile import HostileLink, HostilePeer, dial, hello, hostile, invent, manifest_page
@@ -819,11 +821,11 @@ async def test_a_flood_from_a_peer_that_never_reads(name: str, flood: str, monke
         session = neighbour.session
         for link in (neighbour.control, evil.control.link):
             narrow(link)
-        messages = FLOODS[flood]()
+        payload = encode_batch(map(encode_message, FLOODS[flood]()))
 
         async def send_on() -> None:
             while True:
-                await evil.control.send(*messages)
+                await evil.control.send_payload(payload)
                 assert session._outbox_size <= cap
 
         tracemalloc.start()

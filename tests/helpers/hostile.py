@@ -82,6 +82,7 @@ class HostileLink:
                 match event:
                     case Proved(decide=decide):
                         if decide and not accept:
+                            await self.flush()
                             return
                         if decide:
                             self.session.accept()
