@@ -22,7 +22,7 @@ swarm: $(VENV)/.installed ## run the content swarm of 8 peers against its bounds
 	@$(RUN) -m stress.content_swarm --peers 8 $(ARGS)
 
 test: $(VENV)/.installed-test ## run the tests
-	@$(RUN) -m pytest -n auto $(ARGS)
+	@ulimit -Sn $$(ulimit -Hn) 2>/dev/null; $(RUN) -m pytest -n auto $(ARGS)
 
 lint: $(VENV)/.installed-lint ## check style and types
 	@$(RUN) -m ruff check

@@ -125,7 +125,7 @@ async def _receive(sock: socket.socket, target: int, size: int, block: memoryvie
 
 async def ceiling_seconds(source: Path, folder: Path, readers: int, wrap: Wrap = _plain) -> float:
     """Seconds in which ``readers`` at once each move, hash and write the file ``source`` into ``folder``."""
-    size = source.stat().st_size
+    size = (await trio.Path(source).stat()).st_size
     send_block, receive_block = (memoryview(bytearray(BLOCK)) for _ in range(2))
     files: list[int] = [os.open(source, os.O_RDONLY)]
     socks: list[socket.socket] = []

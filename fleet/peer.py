@@ -176,6 +176,8 @@ class Peer:
         it refuses, ``DeadlineExceeded`` after ``HANDSHAKE_SECONDS``, ``LocalMisuse`` when this peer does not run.
         """
         self._require_running()
+        if expected_peer == self.peer_id or address == self.address:
+            raise LocalMisuse(f"{address} is this peer itself: dial another")
         if expected_peer is not None and expected_peer in self.neighbours:
             return self.neighbours[expected_peer]
         with trio.move_on_after(HANDSHAKE_SECONDS):
@@ -379,7 +381,7 @@ class Peer:
             with trio.move_on_after(HANDSHAKE_SECONDS):
                 if previous is not None:
                     await previous.ended.wait()
-                await neighbour.attached.wait()
+                await neighbour.until_attached(self._environment.scratch)
             if neighbour.bulk is None:
                 neighbour.end(LinkBroken(f"{peer.short} opened no bulk link"))
             if neighbour.reason is None:
@@ -418,7 +420,7 @@ class Peer:
         self._changed = trio.Event()
 
     def _ban(self, peer: PeerId, reason: str) -> None:
-        if peer in self.banned:
+        if peer in self.banned or peer == self.peer_id:
             return
         self.banned[peer] = reason
         if len(self.banned) > MAX_REMEMBERED_PEERS:

@@ -149,9 +149,8 @@ class _Run:
             try:
                 for name in self.fetchers:
                     context.progress.track(name, manifest.pieces)
-                async with (
-                    trio.open_nursery() as fetches
-                ):  # all at once: in turn, the last would join a swarm at its end
+                # all at once: one after the other, the last would join a swarm that is over
+                async with trio.open_nursery() as fetches:
                     for peer in fleet.peers[1:]:
                         fetches.start_soon(self._fetch, peer, manifest.root)
                 for holding in self.holdings.values():

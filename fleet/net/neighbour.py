@@ -118,6 +118,33 @@ class Neighbour:
 
     # --- tasks ---
 
+    async def until_attached(self, scratch: memoryview) -> None:
+        """Wait for the bulk link, or the end: the other side may refuse the session, or be gone, before it has both."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._listen_early, scratch)
+            await self.attached.wait()
+            nursery.cancel_scope.cancel()
+
+    async def _listen_early(self, scratch: memoryview) -> None:
+        try:
+            while not self.early:  # whoever says more than a goodbye before it is time to waits to be read
+                count = await self.control.receive_into(scratch)
+                if count == 0:
+                    raise self._silent_end()
+                for event in self.session.receive_untrusted(scratch[:count], trio.current_time()):
+                    if isinstance(event, Received):
+                        self.early += event.messages
+                    elif isinstance(event, Closed):
+                        raise self._goodbye(event)
+        except FleetError as error:
+            self.end(error)
+
+    def _silent_end(self) -> LinkBroken:
+        return LinkBroken(f"{self.peer.short} ended its stream without a goodbye")
+
+    def _goodbye(self, event: Closed) -> LinkClosed:
+        return LinkClosed(f"{self.peer.short} said goodbye: {event.reason}")
+
     async def run(self, service: Service, scratch: memoryview) -> None:
         """Serve both links until either ends; ``reason`` then says why. The owner calls ``close`` next.
 
@@ -144,12 +171,12 @@ class Neighbour:
         while True:
             count = await self.control.receive_into(scratch)
             if count == 0:
-                raise LinkBroken(f"{self.peer.short} ended its stream without a goodbye")
+                raise self._silent_end()
             for event in self.session.receive_untrusted(scratch[:count], trio.current_time()):
                 if isinstance(event, Received):
                     service.handle_untrusted(self, event.messages)
                 elif isinstance(event, Closed):
-                    raise LinkClosed(f"{self.peer.short} said goodbye: {event.reason}")
+                    raise self._goodbye(event)
             if self.session.has_output:
                 self._wake.set()
 

@@ -273,7 +273,6 @@ class Download:
                 if said.haves:
                     effects += self._have_untrusted(peer, tuple(sorted(said.haves)), now)
             except PeerViolation as violation:
-                violation.peer = peer
                 violations.append(violation)
         if bool(have.all()):
             self.finished = True
@@ -286,7 +285,11 @@ class Download:
 
     def _bitfield_untrusted(self, peer: PeerId, bits: bytes, now: float, *, choked: bool = False) -> list[Effect]:
         manifest, picker = self._ready()
-        offers = from_wire_untrusted(bits, manifest.pieces)
+        try:
+            offers = from_wire_untrusted(bits, manifest.pieces)
+        except PeerViolation as violation:
+            violation.peer = peer
+            raise
         source = self._sources.get(peer)
         if source is None:
             self._numbers += 1
@@ -503,7 +506,7 @@ class Download:
             given_up = ask.given_up
             self._give_up(source, ask)
             source.refused(ask)
-            if not given_up and not source.choked:
+            if not given_up and not source.choked and self._picker.offers(source.number, ask.piece):
                 # It does not serve this piece now; without a new HAVE from it, ask it again only after a while.
                 self._picker.withdraw_offer(source.number, ask.piece)
                 self._refused.append((now + RETRY_SECONDS, source, source.bitfields, ask.piece))

@@ -64,7 +64,7 @@ class Picker:
     def add_offers(self, source: int, pieces: tuple[int, ...]) -> None:
         """``source`` now offers these pieces too. The indices are in range: the caller has checked them."""
         offers = self._offers[source]
-        partial = self._usable[source]
+        partial = self._usable[source] and not self._full[source]
         for piece in pieces:
             if not offers[piece]:
                 offers[piece] = True

@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 
 HAVE_SOONEST: Final = 0.02
 HAVE_LATEST: Final = 0.25
-"""Seconds for which news of a piece waits for company: at least the first, and the second where the neighbour's requests
-wait here (its choice can wait too) or ours wait there (a request that will carry the news is about to be made)."""
+"""Seconds for which news of a piece waits for company: at least the first, and the second where the neighbour's
+requests wait here (its choice can wait too) or ours wait there (a request that will carry the news is about to go)."""
 HAVE_FRACTION: Final = 1 / 4
 """Else it waits for this part of the time that the download has taken so far."""
 TIMER_SLACK: Final = 0.05

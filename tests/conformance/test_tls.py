@@ -230,7 +230,7 @@ async def test_ciphertext_leaves_block_by_block_and_small_buffers_together(tmp_p
     inner.sends.clear()
     await alice.send_all([b"head", noise(1 << 20), b"tail"])
     await alice.send_file(file, 0, 1 << 20)
-    assert max(inner.sends) < tls._BLOCK + 200
+    assert max(inner.sends) < tls._OUTGOING
     assert len(inner.sends) <= 2 * 16 + 2
     assert await receive(bob, 4 + (1 << 20)) == b"head" + noise(1 << 20)
     assert await receive(bob, 4 + (1 << 20)) == b"tail" + noise(1 << 20)

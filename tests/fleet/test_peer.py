@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from fleet.limits import LIVENESS_SECONDS, PING_SECONDS
 from fleet.net.hello import Hello, Purpose
 from fleet.net.neighbour import Neighbour
 from fleet.net.session import Proved, Role, Session, State
-from fleet.peer import Peer
+from fleet.peer import Peer, lone_error
 from fleet.wire.messages import Message, Ping
 from tests.conformance.links import guarded
 from tests.helpers.disks import MemoryDisk
@@ -48,22 +48,32 @@ def no_descriptor_left() -> Iterator[None]:
 class World:
     """Peers of one environment, by index, and their trace."""
 
-    def __init__(self, name: str, stack: AsyncExitStack, seed: int) -> None:
+    def __init__(self, name: str, nursery: trio.Nursery, seed: int) -> None:
         self.trace = Recorder()
         self.environment = Environment(BINDINGS[name](), seed, trace=self.trace)
-        self._stack = stack
+        self._nursery = nursery
 
     def make(self, index: int) -> Peer:
         return Peer(self.environment, index, self.environment.identity(index), MemoryDisk())
 
     async def start(self, index: int) -> Peer:
-        return await self._stack.enter_async_context(self.make(index).running())
+        peer = self.make(index)
+
+        async def run(task_status: trio.TaskStatus[None]) -> None:
+            async with peer.running():
+                task_status.started()
+                await trio.sleep_forever()
+
+        await self._nursery.start(run)
+        return peer
 
 
 @asynccontextmanager
 async def world(name: str, seed: int = 1) -> AsyncIterator[World]:
-    async with AsyncExitStack() as stack:
-        yield World(name, stack, seed)
+    with lone_error():
+        async with trio.open_nursery() as nursery:
+            yield World(name, nursery, seed)
+            nursery.cancel_scope.cancel()
 
 
 async def both_up(a: Peer, b: Peer) -> None:
@@ -178,8 +188,13 @@ async def test_somebody_accepts_and_says_nothing(name: str, monkeypatch: pytest.
 async def test_a_peer_does_not_connect_to_itself(name: str) -> None:
     async with world(name) as w:
         a = await w.start(0)
-        with pytest.raises(PeerViolation, match="itself|oneself"):
+        with pytest.raises(LocalMisuse, match="itself"):
             await a.connect(a.address)
+        with pytest.raises(LocalMisuse, match="itself"):
+            await a.connect("127.0.0.1:9", a.peer_id)
+        port = a.address.rpartition(":")[2]
+        with pytest.raises((PeerViolation, LinkBroken)):  # under another name
+            await a.connect(f"localhost:{port}")
         assert not a.banned
         assert not a.neighbours
 
@@ -351,7 +366,8 @@ async def test_peers_that_stop_in_the_middle_of_a_handshake_leave_nothing_behind
                     for _ in range(turns):
                         await trio.lowlevel.checkpoint()
                     scope.cancel()
-            await a.until(lambda: not a.neighbours)
+            while a.neighbours:
+                await a._changed.wait()
 
 
 def _target(a: Peer, b: Peer, turns: int) -> tuple[str, PeerId]:

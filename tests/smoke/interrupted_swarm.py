@@ -21,7 +21,7 @@ swarm, and when the first fetcher is done."""
 def main() -> int:
     moment, *argv = sys.argv[1:]
 
-    async def baseline(environment, file, manifest, storage):
+    async def baseline(*_args):
         os.kill(os.getpid(), signal.SIGINT)
         await trio.sleep_forever()
 

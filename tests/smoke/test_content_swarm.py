@@ -462,7 +462,7 @@ def test_a_deadline_fails_the_run_and_says_how_far_each_fetcher_came(no_page, ca
 def test_a_deadline_before_the_swarm_says_what_was_going_on(no_page, capsys):
     clock = trio.testing.MockClock()
 
-    async def late(environment, file, manifest, storage):
+    async def late(*_args):
         clock.jump(1800)
         await trio.sleep_forever()
 

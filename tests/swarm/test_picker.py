@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from fleet.swarm.picker import Picker
 
-PIECES = 7
+PIECES = 4
 SOURCES = range(4)
 Pieces = st.sets(st.integers(0, PIECES - 1))
 
@@ -127,7 +127,7 @@ class AgainstTheModel(RuleBasedStateMachine):
 
 
 TestAgainstTheModel = AgainstTheModel.TestCase
-TestAgainstTheModel.settings = settings(max_examples=60, stateful_step_count=25)
+TestAgainstTheModel.settings = settings(max_examples=150, stateful_step_count=30)
 
 
 def picker_of(seed: int, pieces: int = 100) -> Picker:
@@ -172,6 +172,8 @@ def test_a_full_source_that_refuses_one_piece_stays_full() -> None:
     assert picker.is_full(1)
     assert len(picker.choose(2, 4, also_common=False)) == 4
     assert 0 not in picker.choose(1, 4, also_common=False)
+    picker.add_offers(1, (0,))
+    assert len(picker.choose(1, 4, also_common=False)) == 4
 
 
 def test_what_was_handed_in_is_copied() -> None:
