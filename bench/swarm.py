@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.ceiling import ceiling_seconds, tls_wrap
+from bench.rival import rival_seconds
 from fleet.environment import Environment
 from fleet.fleet import BINDINGS, Fleet
 from fleet.limits import KIB, MIB
@@ -45,6 +46,7 @@ PIECE_SIZE: Final = 1024 * KIB
     help="Only these; may be given more than once.  [default: all]",
 )
 @click.option("--rounds", type=click.IntRange(1, 100), default=3, show_default=True, help="The medians count.")
+@click.option("--rival", is_flag=True, help="Also move the file with libtorrent (pip install 'peerfleet[peers]').")
 @click.option("--bounds", type=click.Path(path_type=Path), metavar="FILE", help="Judge by this bounds file.")
 @click.pass_context
 def swarm(
@@ -53,8 +55,9 @@ def swarm(
     mebibytes: int,
     bindings: tuple[str, ...],
     rounds: int,
+    rival: bool,
     bounds: Path | None,
-) -> int:
+) -> None:
     """Move a file to every peer of a fleet, beside raw readers and a single stream that do the same work per byte."""
     checks = load_bounds(find_bounds(bounds), "bench")
     rows: list[RowResult] = []
@@ -62,7 +65,7 @@ def swarm(
     folder = Path(tempfile.mkdtemp(prefix="peerfleet-bench-"))
     try:
         for binding in bindings or tuple(BINDINGS):
-            rates = trio.run(_measure, folder, binding, peers, mebibytes, rounds)
+            rates = trio.run(_measure, folder, binding, peers, mebibytes, rounds, rival and binding == "tcp")
             ratio = rates["swarm"] / rates["ceiling"]
             table = Table("", "MiB/s", "of the ceiling", title=f"{binding}, {peers} peers, {mebibytes} MiB", box=None)
             for name, rate in rates.items():
@@ -80,8 +83,10 @@ def swarm(
     context.exit(EXIT_OF_VERDICT[run_verdict(rows)])
 
 
-async def _measure(folder: Path, binding: str, peers: int, mebibytes: int, rounds: int) -> dict[str, float]:
-    """Median rates in MiB/s, summed over the readers: of the ceiling, a single stream and the swarm."""
+async def _measure(
+    folder: Path, binding: str, peers: int, mebibytes: int, rounds: int, rival: bool = False
+) -> dict[str, float]:
+    """Median rates in MiB/s, summed over the readers: of the ceiling, a single stream, the swarm and the rival."""
     path = await make_file(folder / "artifact", mebibytes, seed=1)
     readers = peers - 1
     total = readers * mebibytes
@@ -93,6 +98,13 @@ async def _measure(folder: Path, binding: str, peers: int, mebibytes: int, round
             rates["ceiling"].append(total / await ceiling_seconds(path, folder / "work", readers, **wrap))
             rates["single stream"].append(mebibytes / await _single_stream(path, binding, folder / "single"))
             rates["swarm"].append(total / await _swarm(path, binding, peers))
+            if rival:
+                await trio.to_thread.run_sync(warm, storage, total * MIB)
+                seconds, version = await trio.to_thread.run_sync(
+                    rival_seconds, path, folder / "rival", peers, PIECE_SIZE
+                )
+                rates.setdefault(f"libtorrent {version}", []).append(total / seconds)
+                shutil.rmtree(folder / "rival")
     return {name: statistics.median(values) for name, values in rates.items()}
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from fleet.environment import Environment
-from fleet.errors import DeadlineExceeded, LocalMisuse
+from fleet.errors import DeadlineExceeded, FleetError, LocalMisuse
 from fleet.limits import HANDSHAKE_SECONDS
 from fleet.net.tcp import TcpBinding
 from fleet.net.tls import TlsBinding
@@ -85,6 +85,7 @@ class Fleet:
         self._scopes: dict[int, trio.CancelScope] = {}
         self._ended: dict[int, trio.Event] = {}
         self._addresses: dict[int, str] = {}
+        self._edges: list[tuple[int, int]] | None = None
         self._stack = AsyncExitStack()
         self._nursery: trio.Nursery | None = None
 
@@ -188,6 +189,11 @@ class Fleet:
 
     def edges(self) -> list[tuple[int, int]]:
         """Who dials whom: a full mesh, or a ring with seeded chords until everyone has ``degree`` neighbours."""
+        if self._edges is None:
+            self._edges = self._draw_edges()
+        return list(self._edges)
+
+    def _draw_edges(self) -> list[tuple[int, int]]:
         count = self._count
         if count <= self._degree + 1:
             return [(a, b) for a in range(count) for b in range(a + 1, count)]
@@ -218,7 +224,11 @@ class Fleet:
     async def _connect(self, a: int, b: int) -> None:
         peer, other = self._peers[a], self._peers[b]
         if other.peer_id not in peer.neighbours:
-            await peer.connect(other.address, other.peer_id)
+            try:
+                await peer.connect(other.address, other.peer_id)
+            except FleetError:
+                await trio.lowlevel.checkpoint_if_cancelled()  # then the peers are stopping, which is no news
+                raise
         with trio.move_on_after(HANDSHAKE_SECONDS):
             await other.until(lambda: peer.peer_id in other.neighbours)
             return

@@ -1,8 +1,8 @@
 """Content swarm: one peer has a file, everyone else wants it, and whoever has a piece serves it.
 
-First the same bytes go over a single stream between two identities (``harness.single_stream``), then the fleet starts,
-the seeder shares the file, all others fetch it at once, and the run ends when the last fetcher has verified every
-piece. Rows LB-Q-PRF-01 and FL-SWM-01 to FL-SWM-05.
+First the same bytes go over a single stream, from one peer to another with nobody beside them
+(``harness.single_stream``); then the fleet starts, the seeder shares the file, all others fetch it at once, and the run
+ends when the last fetcher has verified every piece. Rows LB-Q-PRF-01 and FL-SWM-01 to FL-SWM-05.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ SUMMARY: Final = """\
 Move one file from one peer to all others, and judge how the swarm does it.
 
 Starts real peers in this process, each with its own identity, listener and piece store, lets the first one share a
-file of random bytes (or --file), and has all others fetch it from whoever holds a piece. Before that, the same bytes
-are copied over a single stream, which the swarm is measured against.
+file of random bytes (or --file), and has all others fetch it from whoever holds a piece. Before that, one peer fetches
+the same bytes from another over a single stream, with the same protocol and nobody beside them: the swarm is measured
+against that.
 
 \b
 Examples:

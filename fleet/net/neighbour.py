@@ -7,11 +7,12 @@ behind a mebibyte. Whichever of the tasks ends first ends the neighbour, and its
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from math import inf
 from typing import TYPE_CHECKING, Protocol
 
 import trio
 
-from fleet.errors import FleetError, LinkBroken, LinkClosed
+from fleet.errors import FleetError, LimitExceeded, LinkBroken, LinkClosed
 from fleet.limits import CLOSE_SECONDS, LIVENESS_SECONDS
 from fleet.net.session import Closed, Received, Session
 
@@ -67,6 +68,9 @@ class Neighbour:
         self._wake = trio.Event()
         self._upload_wake = trio.Event()
         self._scope = trio.CancelScope()
+        self._last_send = trio.CancelScope()
+        self._cut = False
+        """A control frame went out in part, or not at all: nothing may follow it, as frames are numbered."""
 
     @property
     def bulk_link(self) -> Link:
@@ -111,10 +115,13 @@ class Neighbour:
 
     def end(self, reason: FleetError) -> None:
         """End the neighbour from outside, at the next checkpoint of its tasks."""
-        if self.reason is None:
-            self.reason = reason
+        if self.reason is not None:
+            return
+        self.reason = reason
         self.attached.set()
         self._scope.cancel()
+        hopeless = isinstance(reason, LinkBroken | LimitExceeded)
+        self._last_send.deadline = -inf if hopeless else trio.current_time() + CLOSE_SECONDS
 
     # --- tasks ---
 
@@ -158,6 +165,9 @@ class Neighbour:
                         await task()
                     except FleetError as error:
                         self.end(error)
+                    except trio.Cancelled:
+                        self.end(LinkClosed("this side is stopping"))  # unless it has ended already
+                        raise
 
                 nursery.start_soon(guarded, lambda: self._receive(service, scratch))
                 nursery.start_soon(guarded, lambda: self._send(service))
@@ -185,10 +195,16 @@ class Neighbour:
             await self._wake.wait()
             self._wake = trio.Event()
             # Woken again by a message that the last round already took: nothing is due, so nothing is added.
-            while self.session.has_output or self._frame_due:
+            while (self.session.has_output or self._frame_due) and self.reason is None:
                 self._frame_due = False
                 service.before_frame(self)
-                await self.control.send_all([self.session.take_output()])
+                if self.reason is not None:
+                    return
+                # Whole even when this is cancelled, for a moment, so that a goodbye can follow.
+                self._cut = True
+                with trio.CancelScope(shield=True) as self._last_send:
+                    await self.control.send_all([self.session.take_output()])
+                    self._cut = False
 
     async def _watch(self) -> None:
         """Ping a silent neighbour, and break with one that has been silent for too long."""
@@ -202,7 +218,7 @@ class Neighbour:
     async def close(self) -> None:
         """Close both links: in order if the reason was orderly. ``end`` was called, and no task uses them any more."""
         links = [link for link in (self.control, self.bulk) if link is not None]
-        if not isinstance(self.reason, LinkBroken):
+        if not isinstance(self.reason, LinkBroken) and not self._cut:
             self.session.close(str(self.reason))
             with trio.move_on_after(CLOSE_SECONDS, shield=True):
                 try:
@@ -216,8 +232,7 @@ class Neighbour:
 
     def abort(self) -> None:
         """Drop both links at once, without a goodbye: what a killed process does."""
-        self.reason = self.reason or LinkBroken("killed")
-        self.end(self.reason)
+        self.end(LinkBroken("killed"))
         for link in (self.control, self.bulk):
             if link is not None:
                 link.abort()

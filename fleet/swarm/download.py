@@ -394,7 +394,10 @@ class Download:
         if ask.begun:
             manifest, _ = self._ready()
             return source.would_outrun(other, ask, manifest.piece_length(ask.piece), now)
-        return ask.piece not in self._pens and source.would_beat(other, now - ask.sent_at)
+        writer = self._pens.get(ask.piece)
+        if writer is not None and not writer.ask.given_up:
+            return False
+        return source.would_beat(other, now - ask.sent_at)
 
     # --- answers ---
 

@@ -27,7 +27,15 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeAlias
 import click
 import trio
 
-from fleet.errors import DeadlineExceeded, FleetError, LimitExceeded, LocalMisuse, StorageFailed
+from fleet.errors import (
+    DeadlineExceeded,
+    FleetError,
+    LimitExceeded,
+    LinkBroken,
+    LinkClosed,
+    LocalMisuse,
+    StorageFailed,
+)
 from stress.harness import options
 from stress.harness.bounds import Check, Metric, Number, Verdict, judge, load_bounds, run_verdict
 from stress.harness.progress import Progress
@@ -251,7 +259,7 @@ async def _supervise(scenario: Scenario, context: Context, signals: AsyncIterato
     work = trio.CancelScope()
     received: list[int] = []
     deadline = float(context.args["deadline_seconds"])
-    late = False
+    late = stopped = False
 
     async def watch_signals() -> None:
         async for number in signals:
@@ -279,11 +287,16 @@ async def _supervise(scenario: Scenario, context: Context, signals: AsyncIterato
             with work:
                 await scenario.run(context)
             nursery.cancel_scope.cancel()
+    except (FleetError, ExceptionGroup) as error:
+        # who is stopped while it dials may say so by the end of its link; anything else went wrong
+        stopped = late or bool(received)
+        if not stopped or not all(isinstance(cause, LinkClosed | LinkBroken) for cause in _leaves(error)):
+            raise
     finally:
         if received:
             # what the clean-up raised, if anything, stays visible as this error's context
             raise _Interrupted(received[0])
-    if late and work.cancelled_caught:
+    if late and (work.cancelled_caught or stopped):
         raise DeadlineExceeded(f"the run had not finished after {deadline:g} s (--deadline-seconds)")
 
 

@@ -21,7 +21,7 @@ from fleet.net.hello import Hello, Purpose
 from fleet.net.neighbour import Neighbour
 from fleet.net.session import Proved, Role, Session, State
 from fleet.peer import Peer, lone_error
-from fleet.wire.messages import Message, Ping
+from fleet.wire.messages import Join, Message, Ping
 from tests.conformance.links import guarded
 from tests.helpers.disks import MemoryDisk
 from tests.helpers.events import Recorder
@@ -250,6 +250,45 @@ async def test_a_goodbye_carries_its_reason(name: str) -> None:
         }
         (own,) = w.trace.of("neighbour_down", a.name)
         assert own.fields["reason"] == "enough for today"
+
+
+@guarded
+async def test_ending_while_messages_are_on_their_way_is_still_a_goodbye(name: str) -> None:
+    """A frame that was numbered and not sent would make the goodbye's signature wrong, and its sender a liar."""
+    async with world(name) as w:
+        a, b = await w.start(0), await w.start(1)
+        for turns in range(10):
+            neighbour = await a.connect(b.address, b.peer_id)
+            await both_up(a, b)
+            for _ in range(3):
+                neighbour.send(Join(bytes(32)))
+            for _ in range(turns):
+                await trio.lowlevel.checkpoint()
+            neighbour.end(LinkClosed("bye"))
+            down = await w.trace.wait_for("neighbour_down", b.name, count=turns + 1)
+            assert down.fields["reason"] == f"{a.peer_id.short} said goodbye: bye"
+            await b.until(lambda: not b._sessions)
+            await a.until(lambda: not a._sessions)
+        assert w.trace.of("banned") == []
+
+
+@guarded
+async def test_a_neighbour_that_does_not_read_is_not_waited_for_long(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its links are full: the goodbye is given up after a moment, and stopping does not hang."""
+    monkeypatch.setattr("fleet.net.neighbour.CLOSE_SECONDS", 0.05)
+    async with world(name) as w:
+        a = await w.start(0)
+        b = w.make(1)
+        async with b.running():
+            neighbour = await b.connect(a.address, a.peer_id)
+            stuck = StuckLink()
+            real, neighbour.control = neighbour.control, stuck  # type: ignore[assignment]
+            neighbour.send(Join(bytes(32)))
+            await stuck.sending.wait()
+        assert neighbour.ended.is_set()
+        real.abort()
 
 
 @guarded
@@ -498,6 +537,17 @@ def session_pair(now: float) -> tuple[Session, Session]:
                         other.accept()
     assert [end.state for end in ends] == [State.ESTABLISHED] * 2
     return ends[0], ends[1]
+
+
+class StuckLink(DeadLink):
+    """Takes nothing and never ends."""
+
+    def __init__(self) -> None:
+        self.sending = trio.Event()
+
+    async def send_all(self, buffers: Sequence[Bytes]) -> None:
+        self.sending.set()
+        await trio.sleep_forever()
 
 
 class PipeLink(DeadLink):

@@ -178,8 +178,9 @@ class World:
                     self._gone(remote, adrift=True)
                 case _:
                     if isinstance(message, Bitfield):
-                        remote.said = remote.stated
-                    elif isinstance(message, Have) and remote.said:
+                        remote.said = set(remote.stated)
+                        remote.introduced = True
+                    elif isinstance(message, Have) and remote.introduced:
                         remote.said = remote.said | set(message.pieces)
                     elif isinstance(message, Choke | Unchoke):
                         remote.choked = isinstance(message, Choke)
@@ -194,6 +195,7 @@ class World:
             self.download.spoiled(remote.incoming, remote.incoming.ask.received)
             remote.incoming = None
         remote.live, remote.owed, remote.said, remote.choked = {}, {}, set(), False
+        remote.introduced = False
         self.perform(self.download.neighbour_down(remote.peer, self.now))
 
     def down(self, remote: Remote) -> None:
@@ -298,6 +300,8 @@ class Remote:
         self.said: set[int] = set()
         """What the download has heard of its offers."""
         self.stated: set[int] = set()
+        self.introduced = False
+        """Whether the download has heard a BITFIELD."""
         self.choked = False
         self.live: dict[int, int] = {}
         """Requests of the download that it waits for, and their pieces."""
@@ -448,6 +452,7 @@ class Leaving(Remote):
     """Leaves the swarm in the middle of every third piece, which still arrives, and comes back."""
 
     count = 0
+    away = False
 
     def send(self, request_id: int, piece: int) -> None:
         super().send(request_id, piece)
@@ -456,12 +461,26 @@ class Leaving(Remote):
             self.later(self.seconds / 2, self.leave)
 
     def leave(self) -> None:
+        self.away = True
         self.cancelled({request_id for request_id, _ in self.queue})
         self.say(Leave(self.world.manifest.root))
-        self.later(1.0, lambda: self.state(self.offers))
+        self.later(1.0, self.come_back)
+
+    def come_back(self) -> None:
+        self.away = False
+        self.state(self.offers)
 
     def requested(self, asked: list[tuple[int, int]]) -> None:
-        super().requested(asked)
+        if self.away:
+            self.say(Reject(tuple(request_id for request_id, _ in asked)))
+        else:
+            super().requested(asked)
+
+    def give_manifest(self, number: int) -> None:
+        if self.away:
+            self.say(Leave(self.world.manifest.root))
+        else:
+            super().give_manifest(number)
 
 
 class Vanishing(Remote):
@@ -501,13 +520,8 @@ class Growing(Remote):
 
     def grow(self) -> None:
         if self.order:
-            piece = self.order.pop()
-            self.later(self.latency, lambda: self.heard(piece))
+            self.say(Have(self.world.manifest.root, (self.order.pop(),)))
             self.later(0.3, self.grow)
-
-    def heard(self, piece: int) -> None:
-        self.said = self.said | {piece}
-        self.world.control(self, Have(self.world.manifest.root, (piece,)))
 
 
 class Silent(Remote):

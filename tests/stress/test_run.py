@@ -151,6 +151,27 @@ def test_the_deadline_of_the_command_line_on_a_virtual_clock(no_page, capsys):
     assert lines[-1] == "toy: cleaned up"
 
 
+@pytest.mark.parametrize(("ending", "code"), [("hang-dialling", 1), ("hang-badly", 4)])
+def test_links_that_end_because_the_deadline_passed_are_no_failure_of_their_own(ending, code, no_page, capsys):
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    virtual = dataclasses.replace(toy_scenario.SCENARIO, runner=lambda _context, main: trio.run(main, clock=clock))
+    assert toy("--ending", ending, scenario=virtual) == code
+    said = capsys.readouterr()
+    assert ("deadline exceeded: the run had not finished after 1800 s" in said.out) == (code == 1)
+    assert ("ValueError: the clean-up tripped" in said.err) == (code == 4)
+
+
+@pytest.mark.slow
+def test_links_that_end_because_of_ctrl_c_are_no_failure_of_their_own():
+    with started("--ending", "hang-dialling") as process:
+        wait_for(process, "toy: hanging")
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate()
+    assert process.returncode == 130
+    assert len(err.splitlines()) == 1
+    assert sorted(path.name for path in Path("out").iterdir()) == ["events.jsonl"]
+
+
 def test_a_keyboard_interrupt_that_no_watch_saw(capsys):
     assert toy("--ending", "interrupt") == 130
     assert one_line(capsys) == "interrupted; no report was written to out\n"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import trio
 
-from fleet.errors import DeadlineExceeded, LinkBroken, LocalMisuse, StorageFailed
+from fleet.errors import DeadlineExceeded, LinkBroken, LinkClosed, LocalMisuse, StorageFailed
 from fleet.metrics import Histogram
 from stress.harness.options import option
 from stress.harness.plots import cdf, heat_map, steps_over_time
@@ -72,6 +72,14 @@ async def ending(context: Context) -> None:
                 await trio.sleep_forever()
             finally:
                 context.progress.say("toy: cleaned up")
+        case "hang-dialling":
+            context.progress.say("toy: hanging")
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.sleep_forever)
+                try:
+                    await trio.sleep_forever()
+                finally:
+                    raise LinkClosed("this side is stopping")
         case "hang-badly":
             context.progress.say("toy: hanging")
             try:

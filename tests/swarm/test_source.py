@@ -93,7 +93,7 @@ def test_the_window_grows_to_twice_the_bandwidth_delay_product(latency: float, r
     assert source.window <= max(MIN_WINDOW, 2 * (product + 2) + 1)  # the first byte comes a quarter of a piece late
     start, busy = wire.now, wire.busy
     wire.run(200)
-    assert (wire.busy - busy) / (wire.now - start) > 0.95, "the link stands idle"
+    assert (wire.busy - busy) / (wire.now - start) > 0.9, "the link stands idle"
 
 
 @given(st.floats(0, 2), st.floats(1e4, 1e9), st.sampled_from([16 * KIB, MIB, 16 * MIB]))
