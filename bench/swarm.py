@@ -22,12 +22,13 @@ from bench.rival import rival_seconds
 from fleet.environment import Environment
 from fleet.fleet import BINDINGS, Fleet
 from fleet.limits import KIB, MIB
-from fleet.storage import Directory
+from fleet.storage import Directory, DirectoryFile
+from fleet.swarm.manifest import Manifest
 from stress.harness.artifact import make_file
+from stress.harness.baselines import raw_stream_seconds, single_stream_seconds
 from stress.harness.bounds import Verdict, judge, load_bounds, run_verdict
 from stress.harness.options import EXIT_OF_VERDICT, find_bounds
 from stress.harness.page_cache import warm
-from stress.harness.single_stream import single_stream_seconds
 
 if TYPE_CHECKING:
     from stress.harness.bounds import RowResult
@@ -86,17 +87,22 @@ def swarm(
 async def _measure(
     folder: Path, binding: str, peers: int, mebibytes: int, rounds: int, rival: bool = False
 ) -> dict[str, float]:
-    """Median rates in MiB/s, summed over the readers: of the ceiling, a single stream, the swarm and the rival."""
+    """Median rates in MiB/s, summed over the readers: of the ceiling, the two baselines, the swarm and the rival."""
     path = await make_file(folder / "artifact", mebibytes, seed=1)
+    file = DirectoryFile(path, writable=False)
+    manifest = await trio.to_thread.run_sync(Manifest.of_file, file, PIECE_SIZE)
+    file.close()
     readers = peers - 1
     total = readers * mebibytes
     wrap = {"wrap": tls_wrap(folder)} if binding == "tls" else {}
-    rates: dict[str, list[float]] = {"ceiling": [], "single stream": [], "swarm": []}
+    rates: dict[str, list[float]] = {"ceiling": [], "raw stream": [], "single stream": [], "swarm": []}
     with Directory(folder / "work") as storage:
         for _ in range(rounds):
             await trio.to_thread.run_sync(warm, storage, total * MIB)
             rates["ceiling"].append(total / await ceiling_seconds(path, folder / "work", readers, **wrap))
-            rates["single stream"].append(mebibytes / await _single_stream(path, binding, folder / "single"))
+            environment = Environment(BINDINGS[binding]())
+            for name, copy in (("raw stream", raw_stream_seconds), ("single stream", single_stream_seconds)):
+                rates[name].append(mebibytes / await copy(environment, path, manifest, folder / "single"))
             rates["swarm"].append(total / await _swarm(path, binding, peers))
             if rival:
                 await trio.to_thread.run_sync(warm, storage, total * MIB)
@@ -106,11 +112,6 @@ async def _measure(
                 rates.setdefault(f"libtorrent {version}", []).append(total / seconds)
                 shutil.rmtree(folder / "rival")
     return {name: statistics.median(values) for name, values in rates.items()}
-
-
-async def _single_stream(path: Path, binding: str, folder: Path) -> float:
-    size = (await trio.Path(path).stat()).st_size
-    return await single_stream_seconds(Environment(BINDINGS[binding]()), path, size, PIECE_SIZE, folder)
 
 
 async def _swarm(path: Path, binding: str, peers: int) -> float:

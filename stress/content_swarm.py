@@ -23,12 +23,12 @@ from fleet.limits import KIB, MAX_PIECE_SIZE, MAX_PIECES, MIB
 from fleet.storage import Directory, DirectoryFile
 from fleet.swarm.manifest import Manifest
 from stress.harness.artifact import make_file
+from stress.harness.baselines import raw_stream_seconds, single_stream_seconds
 from stress.harness.options import OUR_FILES, option
 from stress.harness.page_cache import warm
 from stress.harness.plots import heat_map, steps_over_time
 from stress.harness.process import allow_open_files, anonymous_mib, cpu_seconds, peak_rss_mib
 from stress.harness.run import Context, Scenario, main
-from stress.harness.single_stream import single_stream_seconds
 
 if TYPE_CHECKING:
     from fleet.peer import Peer
@@ -103,6 +103,7 @@ class _Run:
         self.context = context
         self.piece_size: int = context.args["piece_kib"] * KIB
         self.single_seconds = 0.0
+        self.raw_seconds = 0.0
         self.seconds = 0.0
         self.fetchers: list[str] = []
         self.holdings: dict[str, Holding] = {}
@@ -124,13 +125,13 @@ class _Run:
             context.parameters.update(peers=args["peers"], pieces=manifest.pieces)
         finally:
             file.close()
-        self._enter("single-stream baseline")
+        self._enter("single-stream baselines")
         with Directory(context.scratch) as storage:
             await trio.to_thread.run_sync(warm, storage, manifest.size * (args["peers"] - 1))
         environment = Environment(BINDINGS[context.binding](), context.seed)
-        self.single_seconds = await single_stream_seconds(
-            environment, path, manifest.size, self.piece_size, context.scratch / "baseline"
-        )
+        baseline = context.scratch / "baseline"
+        self.raw_seconds = await raw_stream_seconds(environment, path, manifest, baseline)
+        self.single_seconds = await single_stream_seconds(environment, path, manifest, baseline)
         environment = replace(environment, trace=context.events)
         self._enter("starting peers")
         folder = context.scratch / "peers"
@@ -240,6 +241,8 @@ class _Run:
             metrics["aggregate_mib_per_second"] = aggregate
             metrics["single_stream_mib_per_second"] = single
             metrics["aggregate_over_single_stream"] = aggregate / single
+            raw = metrics["raw_stream_mib_per_second"] = manifest.size / MIB / self.raw_seconds
+            metrics["aggregate_over_raw_stream"] = aggregate / raw
             metrics["time_ratio_to_single_stream"] = self.seconds / self.single_seconds
             metrics["seeder_share"] = from_seeder / verified
             metrics["bytes_received_over_needed"] = received / needed

@@ -198,8 +198,8 @@ class Neighbour:
             while (self.session.has_output or self._frame_due) and self.reason is None:
                 self._frame_due = False
                 service.before_frame(self)
-                if self.reason is not None:
-                    return
+                if self._scope.cancel_called:
+                    return  # that was too much for what waits already
                 # Whole even when this is cancelled, for a moment, so that a goodbye can follow.
                 self._cut = True
                 with trio.CancelScope(shield=True) as self._last_send:

@@ -87,7 +87,7 @@ class SuperSeed:
             return False
         offer = self._offers.get(piece)
         if offer is None:
-            return piece not in self._unsent
+            return True
         offer.asked = offer.asked or offer.peer == peer
         return offer.peer == peer
 

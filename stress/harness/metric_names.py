@@ -17,6 +17,7 @@ METRICS: Final[Mapping[str, frozenset[str]]] = {
     ANY_SCENARIO: frozenset({"trace_hashes_equal"}),
     "content_swarm": frozenset(
         {
+            "aggregate_over_raw_stream",
             "aggregate_over_single_stream",
             "bytes_received_over_needed",
             "longest_stall_seconds",

@@ -529,6 +529,18 @@ def test_many_messages_travel_in_one_frame_under_one_signature(
     assert messages_of(pair.deliver(Role.RESPONDER, stream)) == messages
 
 
+@pytest.mark.parametrize("role", Role)
+def test_the_signature_covers_session_role_number_and_batch(role: Role) -> None:
+    pair = established()
+    session, identity = pair.side(role), LOW if role is Role.INITIATOR else HIGH
+    batch = encode_batch([encode_message(Join(ROOT))])
+    before = session._sent_frames
+    for number in (before, before + 1):
+        session.send(Join(ROOT))
+        part = session.session_id + bytes([role]) + number.to_bytes(8, "big") + batch
+        assert drain(session) == control_frame(FrameKind.MESSAGES, identity.sign(FRAME_DOMAIN, part), batch)
+
+
 @pytest.mark.parametrize("signed", [True, False])
 def test_a_frame_carries_a_signature_only_where_the_channel_proves_nothing(signed: bool) -> None:
     pair = established(signed=signed)

@@ -170,6 +170,38 @@ def test_a_silent_partial_neighbour_does_not_keep_the_full_one_idle_for_long() -
     assert world.finished_at < 100.0 + 5.0 + 200 * Remote.seconds + 1.0
 
 
+def test_a_piece_that_crawls_in_is_taken_from_its_source_in_the_endgame() -> None:
+    """It makes progress by its own measure and does not time out. The quick one sends the whole before it the rest."""
+    bench = Bench(2)
+    by_piece = {piece: request_id for request_id, piece in bench.offer(A).items()}
+    bench.serve(A, by_piece[0], 0, 4.9)  # a timeout of 14.7 seconds from here on
+    bench.download.handle_untrusted(B, Bitfield(bench.root, bench.bits()), 5.0)
+    source = bench.download.sources[B]
+    source.response = 0.1
+    crawling = bench.header(A, by_piece[1], 1)
+    bench.download.bytes_arrived(crawling, 5, 5.0)
+    assert bench.download.on_timer(5.5) == []  # too early to tell
+    effects = bench.download.on_timer(7.0)
+    assert said(effects, A) == [Cancel((by_piece[1],))]
+    ((second, piece),) = asked(effects, B).items()
+    assert piece == 1
+    assert not crawling.holds_pen
+    assert bench.serve(B, second, 1, 7.1) == [Finished()]
+    bench.finish(crawling, 7.2)
+    assert bench.download.wasted_bytes == crawling.length
+
+
+def test_nothing_is_asked_for_twice_while_a_missing_piece_is_asked_of_nobody() -> None:
+    bench = Bench(3)
+    by_piece = {piece: request_id for request_id, piece in bench.offer(A, 0, 1).items()}
+    bench.offer(B, 0)
+    bench.serve(A, by_piece[1], 1, 0.1)
+    assert bench.download.on_timer(1.9) == []  # A is late, but piece 2 is nowhere: this is not the endgame
+    effects = bench.download.handle_untrusted(A, Have(bench.root, (2,)), 1.95)
+    assert set(asked(effects, A).values()) == {2}
+    assert set(asked(bench.download.on_timer(1.96), B).values()) == {0}
+
+
 # --- one step at a time ---
 
 
@@ -300,6 +332,15 @@ def test_a_rejected_piece_that_is_no_longer_offered_stays_so(leaves: bool) -> No
     bench.offer(A, 1, now=1.2)
     assert bench.download.nowhere() == [0]
     assert 0 not in asked(bench.download.on_timer(5.0), A).values()
+    assert bench.download.nowhere() == [0]
+
+
+def test_a_reject_of_what_is_not_offered_any_more_brings_no_offer_back() -> None:
+    bench = Bench(2)
+    by_piece = {piece: request_id for request_id, piece in bench.offer(A).items()}
+    bench.offer(A, 1, now=0.5)
+    bench.download.rejected_untrusted(A, (by_piece[0],), 1.0)
+    assert bench.download.on_timer(1.0 + RETRY_SECONDS) == []
     assert bench.download.nowhere() == [0]
 
 

@@ -83,19 +83,26 @@ def test_what_was_asked_for_stays_until_it_is_stale() -> None:
 
 
 def test_idle_neighbours_do_not_take_an_offer_from_each_other_faster_than_any_can_ask() -> None:
-    """Whoever it was taken for last has longer and longer, until somebody's request comes in time."""
+    """Each holder has longer than the one before, until somebody's request comes in time."""
     seed = seed_of(1)
-    for peer in PEERS:
-        seed.bitfield(peer, len(PEERS), 0.0)
     way = 1.5
     asks: list[tuple[float, PeerId]] = []
-    now = 0.0
-    while now < 60.0:
-        asks += [(now + way, peer) for peer in PEERS if seed.more(peer, len(PEERS), now)]
-        if any(at <= now and seed.may_serve(peer, 0) for at, peer in asks):
-            return
-        asks = [(at, peer) for at, peer in asks if at > now]
-        now += 0.05
+
+    def everyone_but(asker: PeerId | None, now: float) -> None:
+        takers = [peer for peer in PEERS if peer != asker and seed.more(peer, len(PEERS), now)]
+        asks.extend((now + way, peer) for peer in takers)
+
+    for peer in PEERS:
+        seed.bitfield(peer, len(PEERS), 0.0)
+    for now in (round_ * 0.05 for round_ in range(1_200)):
+        everyone_but(None, now)
+        assert len(asks) < 1_000, "it goes from hand to hand without an end"
+        for at, peer in list(asks):
+            if at <= now:
+                asks.remove((at, peer))
+                everyone_but(peer, now)  # the worst moment: just before the request arrives
+                if seed.may_serve(peer, 0):
+                    return
     raise AssertionError("the piece went round for a minute and nobody could ask for it")
 
 
