@@ -31,6 +31,8 @@ class Holding:
         """Pieces being sent at this moment."""
         self.members: dict[PeerId, None] = {}
         """Neighbours known to take part, in the order in which they said so."""
+        self.told: set[PeerId] = set()
+        """Neighbours that have had a BITFIELD: to the others the first news of a piece is one. Never iterated."""
         self.started_at = 0.0
         self.finished_at: float | None = None
         self.progress_at = 0.0

@@ -12,6 +12,7 @@ When every piece has gone out once everything is revealed to everyone. Pure stat
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -97,6 +98,15 @@ class SuperSeed:
         if piece in self._unsent:
             self._unsent.remove(piece)
             self._reveal_at = now + SPREAD_SECONDS
+
+    def held_elsewhere(self, pieces: Iterable[int], now: float) -> None:
+        """A neighbour says that it holds these pieces: they have gone out, whoever sent them.
+
+        Who has resumed never asks for them, and another seeder leaves nothing to spread. A lie costs bytes only: what
+        super-seeding would have saved.
+        """
+        for piece in pieces:
+            self.sent(piece, now)
 
     def more(self, peer: PeerId, neighbours: int, now: float) -> list[int]:
         """Reveal further pieces to ``peer`` until it has enough to ask for; returns the new ones."""

@@ -11,11 +11,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import blake3
+import numpy as np
 import trio
 
 from fleet.errors import FleetError, LimitExceeded, LinkBroken, LocalMisuse, PeerViolation, StorageFailed
 from fleet.limits import MAX_ANSWERS_ADRIFT, MAX_ARTIFACTS
-from fleet.swarm.bitfield import to_wire
+from fleet.swarm.bitfield import from_wire_untrusted, to_wire
 from fleet.swarm.download import Download, Effect, Finished, Incoming, ManifestFound, Say, TimedOut
 from fleet.swarm.holding import Holding
 from fleet.swarm.manifest import Manifest, page, pages
@@ -42,7 +43,6 @@ from fleet.wire.messages import (
 if TYPE_CHECKING:
     import random
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from fleet.environment import Environment
@@ -224,6 +224,7 @@ class Transfer:
 
     def _forget_member(self, holding: Holding, peer: PeerId) -> None:
         holding.members.pop(peer, None)
+        holding.told.discard(peer)
         if holding.super_seed is not None:
             holding.super_seed.remove(peer)
             self._reveal_all_round(holding)
@@ -244,8 +245,10 @@ class Transfer:
             # Pieces are revealed to those who take part; everyone else only hears that the manifest is here.
             if neighbour.peer in holding.members:
                 have = holding.super_seed.bitfield(neighbour.peer, len(self._neighbours), trio.current_time())
+                self._set_timer()  # what was offered just now may turn stale
             else:
                 have = have & False
+        holding.told.add(neighbour.peer)
         neighbour.send(Bitfield(holding.root, to_wire(have)))
         if holding.choked:
             neighbour.send(Choke(holding.root))
@@ -280,9 +283,11 @@ class Transfer:
                 self._send_bitfield(holding, neighbour)
                 return
             case Bitfield():
+                self._elsewhere_untrusted(holding, message)
                 if neighbour.peer not in holding.members:
                     holding.members[neighbour.peer] = None
-                    self._send_bitfield(holding, neighbour)
+                    if holding.verified:
+                        self._send_bitfield(holding, neighbour)
             case Leave():
                 self._reject(neighbour.peer, self._queues[neighbour.peer].drop(holding.root))
                 self._cast_adrift(holding, neighbour.peer)
@@ -301,6 +306,14 @@ class Transfer:
         if holding.download is not None and holding.failure is None:
             now = trio.current_time()
             self._perform(holding, holding.download.handle_untrusted(neighbour.peer, message, now))
+
+    def _elsewhere_untrusted(self, holding: Holding, message: Bitfield) -> None:
+        """What a neighbour holds when it joins has gone out before, perhaps from an earlier run of this origin."""
+        if holding.super_seed is None or holding.store is None:
+            return
+        held = np.flatnonzero(from_wire_untrusted(message.bits, holding.store.manifest.pieces))
+        holding.super_seed.held_elsewhere(map(int, held), trio.current_time())
+        self._set_timer()
 
     def _send_manifest_untrusted(self, holding: Holding, neighbour: Neighbour, number: int) -> None:
         if holding.store is None or holding.failure is not None:
@@ -363,6 +376,8 @@ class Transfer:
     async def _make_store(self, holding: Holding, manifest: Manifest) -> None:
         try:
             async with self._opening:
+                if not self._current(holding):
+                    return  # a later fetch has looked for the store meanwhile, and will make it itself
                 store = await self._environment.off_loop(lambda: PieceStore.create(self._storage, manifest))
         except FleetError as error:
             self._fail(holding, error)
@@ -371,8 +386,9 @@ class Transfer:
             store.close()
             return
         self._begin(holding, store)
-        for neighbour in self._neighbours.values():
-            self._send_bitfield(holding, neighbour)
+        if holding.complete:  # no piece will ever be news of an empty artifact
+            for neighbour in self._neighbours.values():
+                self._send_bitfield(holding, neighbour)
 
     def _begin(self, holding: Holding, store: PieceStore) -> None:
         holding.store = store
@@ -401,6 +417,8 @@ class Transfer:
             self._reject(peer, queue.drop(holding.root))
             self._neighbours[peer].send(Leave(holding.root))
             self._cast_adrift(holding, peer)
+        for news in self._haves.values():
+            news.pop(holding.root, None)
         holding.download = None
         holding.let_go = True
         self._close_unless_sending(holding)
@@ -519,6 +537,12 @@ class Transfer:
         """Let the news travel with the frame that is about to go."""
         self._haves_due.pop(neighbour.peer, None)
         for root, news in self._haves.pop(neighbour.peer, {}).items():
+            holding = self.holdings.get(root)
+            if holding is None:
+                continue
+            if neighbour.peer not in holding.told:
+                self._send_bitfield(holding, neighbour)  # the first news: it holds this piece and says all else too
+                continue
             for start in range(0, len(news), HAVE_BATCH):
                 neighbour.send(Have(root, tuple(news[start : start + HAVE_BATCH])))
 
@@ -566,6 +590,7 @@ class Transfer:
             more = holding.super_seed.more(peer, len(self._neighbours), trio.current_time())
             if more:
                 self._neighbours[peer].send(Have(holding.root, tuple(more)))
+                self._set_timer()
 
     def _reveal_all_round(self, holding: Holding) -> None:
         if holding.super_seed is not None and holding.super_seed.done(trio.current_time()):

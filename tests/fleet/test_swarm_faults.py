@@ -142,7 +142,8 @@ async def test_the_seeder_dies_before_and_everyone_names_what_nobody_has(name: s
             )
         for holding in holdings:
             assert holding.state() == (
-                "holds 9 of 32 pieces; no neighbour has 23 of the rest: 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, …"
+                "holds 9 of 32 pieces; no neighbour has 23 of the rest: "
+                "9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, …"
             )
         await toy.fleet.restart(0)
         await share(toy, 0)

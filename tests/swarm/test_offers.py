@@ -157,6 +157,21 @@ def test_a_lone_neighbour_that_holds_what_it_is_shown_gets_the_rest() -> None:
             shown |= set(seed.more(A, 1, now))
 
 
+def test_pieces_that_somebody_holds_have_gone_out() -> None:
+    """After a restart of the origin nobody is shown what it holds, and nothing waits for it to be asked for."""
+    seed = seed_of(40)
+    before = pieces_of(seed.bitfield(B, 2, 0.0))
+    held = set(range(0, 40, 2)) | before
+    seed.held_elsewhere(sorted(held), 0.1)
+    shown = pieces_of(seed.bitfield(A, 2, 0.1)) | set(seed.more(B, 2, 0.1))
+    assert not shown & held
+    while not seed.done(1.0):
+        assert shown
+        for piece in shown:
+            seed.sent(piece, 0.2)
+        shown = set(seed.more(A, 2, 0.2))
+
+
 def test_next_deadline_lies_ahead_once_everyone_has_been_looked_at() -> None:
     """In the past, its caller would come back again and again for nothing."""
     seed = seed_of(3)
