@@ -212,6 +212,11 @@ class PieceStore:
             undo.pop_all()
         return cls(manifest, data, journal, storage, have, Recovery(len(kept), len(listed) - len(kept), cut))
 
+    @staticmethod
+    def is_stored(storage: Storage, root: bytes) -> bool:
+        """Whether there is anything for ``reopen`` to find. Quick, so that a first fetch need not leave the loop."""
+        return storage.exists(_Names.of(root).manifest)
+
     @classmethod
     def adopt(cls, file: File, manifest: Manifest) -> Self:
         """A complete store over a file of the user's that ``manifest`` was just made from.

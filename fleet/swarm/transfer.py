@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from fleet.storage import File, Storage
     from fleet.swarm.source import Ask
 
-HAVE_SOONEST: Final = 0.02
+HAVE_SOONEST: Final = 0.01
 HAVE_LATEST: Final = 0.25
 """Seconds for which news of a piece waits for company: at least the first, and the second where the neighbour's
 requests wait here (its choice can wait too) or ours wait there (a request that will carry the news is about to go)."""
@@ -116,7 +116,9 @@ class Transfer:
         holding.started_at = holding.progress_at = now
         try:
             async with self._opening:
-                store = await self._environment.off_loop(lambda: PieceStore.reopen(self._storage, root))
+                store = None
+                if PieceStore.is_stored(self._storage, root):
+                    store = await self._environment.off_loop(lambda: PieceStore.reopen(self._storage, root))
         except BaseException:
             if self.holdings.get(root) is holding:
                 del self.holdings[root]
@@ -277,17 +279,15 @@ class Transfer:
             elif isinstance(message, WantManifest):
                 neighbour.send(Leave(message.root))
             return
+        if isinstance(message, Bitfield):
+            self._elsewhere_untrusted(holding, message)
+        if neighbour.peer not in holding.members and not isinstance(message, Leave):
+            holding.members[neighbour.peer] = None
+            self._greet(holding, neighbour, message)
         match message:
             case Join():
-                holding.members[neighbour.peer] = None
                 self._send_bitfield(holding, neighbour)
                 return
-            case Bitfield():
-                self._elsewhere_untrusted(holding, message)
-                if neighbour.peer not in holding.members:
-                    holding.members[neighbour.peer] = None
-                    if holding.verified:
-                        self._send_bitfield(holding, neighbour)
             case Leave():
                 self._reject(neighbour.peer, self._queues[neighbour.peer].drop(holding.root))
                 self._cast_adrift(holding, neighbour.peer)
@@ -306,6 +306,19 @@ class Transfer:
         if holding.download is not None and holding.failure is None:
             now = trio.current_time()
             self._perform(holding, holding.download.handle_untrusted(neighbour.peer, message, now))
+
+    def _greet(self, holding: Holding, neighbour: Neighbour, message: SwarmMessage) -> None:
+        """Make sure that a neighbour heard of for the first time knows that this peer takes part too.
+
+        It may have come later than what this peer said before. A JOIN is answered anyway, and one that offers pieces
+        hears of this peer when it is asked for one.
+        """
+        if isinstance(message, Join):
+            return
+        if holding.store is not None:
+            self._send_bitfield(holding, neighbour)
+        elif isinstance(message, Bitfield) and not any(message.bits):
+            neighbour.send(Join(holding.root))
 
     def _elsewhere_untrusted(self, holding: Holding, message: Bitfield) -> None:
         """What a neighbour holds when it joins has gone out before, perhaps from an earlier run of this origin."""

@@ -29,7 +29,7 @@ from tests.helpers.toy import Artifact, nothing_left_open
 
 if TYPE_CHECKING:
     from fleet.identity.keys import PeerId
-    from fleet.net.link import Bytes
+    from fleet.net.link import Bytes, Link
     from fleet.storage import File
 
 
@@ -428,6 +428,22 @@ async def test_stopping_just_as_somebody_knocks(name: str) -> None:
                         await trio.lowlevel.checkpoint()
                     scope.cancel()
             await stream.aclose()
+
+
+async def test_a_listener_that_is_closed_under_an_accept_ends_the_accepting() -> None:
+    class Closed:
+        address = "127.0.0.1:9"
+
+        async def accept(self) -> Link:
+            await trio.lowlevel.checkpoint()
+            raise LinkClosed("the listener is closed")
+
+        async def aclose(self) -> None:
+            await trio.lowlevel.checkpoint()
+
+    async with world("tcp") as w:
+        peer = await w.start(0)
+        await peer._accept_links(Closed())
 
 
 @guarded

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 import trio
+import trio.testing
 
 from fleet.errors import FleetError, LinkBroken, LocalMisuse, StorageFailed
 from fleet.fleet import BINDINGS
 from fleet.limits import MAX_ARTIFACTS
 from fleet.swarm.piece_store import PieceStore
+from fleet.swarm.transfer import Transfer
+from fleet.wire.messages import Join, Leave, WantManifest
 from tests.conformance.links import guarded
 from tests.helpers.disks import Fault, MemoryDisk
+from tests.helpers.hostile import hostile
 from tests.helpers.toy import Artifact, Toy, memory_file, nothing_left_open, toy_fleet
 
 if TYPE_CHECKING:
+    from fleet.environment import Environment
     from fleet.swarm.holding import Holding
 
+T = TypeVar("T")
 ARTIFACT = Artifact.of(32)
 
 
@@ -180,7 +186,6 @@ async def test_a_fetcher_fetches_only_what_its_journal_lacks(name: str) -> None:
         held = holding.verified
         assert 10 <= held < 32
         await toy.fleet.kill(1)
-        await share_nothing_new(toy)
         peer = await toy.fleet.restart(1)
         again = await peer.fetch(ARTIFACT.root)
         resumed = await toy.trace.wait_for("resumed", "peer-1")
@@ -190,10 +195,6 @@ async def test_a_fetcher_fetches_only_what_its_journal_lacks(name: str) -> None:
         await again.wait()
         assert again.received_bytes == (32 - kept) * 1_024
         assert stored(toy, 1) == ARTIFACT.data
-
-
-async def share_nothing_new(toy: Toy) -> None:
-    assert not toy.fleet.running(1)
 
 
 @pytest.mark.parametrize("tail", [b"\0", b"garbage", b"\0" * 8, b"\xff" * 24])
@@ -309,11 +310,11 @@ async def test_a_shared_file_that_is_cut_while_it_is_served(name: str, tmp_path:
         await fetching.wait()
         assert stored(toy, 1) == ARTIFACT.data
         assert toy.blamed() == set()
-        # New neighbours are not offered what has failed.
-        await toy.fleet.kill(2)
-        toy.disks[2] = MemoryDisk()
-        await toy.fleet.restart(2)
         assert len(toy.trace.of("failed")) == 1
+        # New neighbours are not offered what has failed, nor is its manifest given away.
+        async with hostile(toy.fleet.environment.binding, toy.fleet[0]) as late:
+            await late.control.send(Join(holding.root), WantManifest(holding.root, 0))
+            assert await late.control.next() == Leave(holding.root)
 
 
 @guarded
@@ -436,6 +437,90 @@ async def test_leaving_while_the_store_is_being_made_or_reopened(name: str, turn
         assert toy.blamed() == set()
 
 
+class Gate:
+    """An environment whose off-loop work waits to be let through, and counts how much of it runs at once."""
+
+    def __init__(self, inner: Environment) -> None:
+        self._inner = inner
+        self.waiting = 0
+        self.most = 0
+        self.arrived = trio.Event()
+        self.open = trio.Event()
+
+    def __getattr__(self, attribute: str) -> object:
+        return getattr(self._inner, attribute)
+
+    async def off_loop(self, work: Callable[[], T]) -> T:
+        self.waiting += 1
+        self.most = max(self.most, self.waiting)
+        self.arrived.set()
+        try:
+            await self.open.wait()
+            return work()
+        finally:
+            self.waiting -= 1
+
+
+@guarded
+async def test_work_on_one_artifacts_files_is_never_done_twice_at_once(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fetch that was left while its store was being made, and the fetch after it."""
+    async with toy_fleet(2, name) as toy:
+        peer = toy.fleet[1]
+        await share(toy, 0)
+        holding = await peer.fetch(ARTIFACT.root)
+        gate = Gate(toy.fleet.environment)
+        monkeypatch.setattr(peer.swarm, "_environment", gate)
+        await gate.arrived.wait()  # the manifest has come, and the store is being made
+        peer.swarm.leave(ARTIFACT.root)
+        with pytest.raises(LocalMisuse, match="left"):
+            await holding.wait()
+        found: list[Holding] = []
+
+        async def fetch() -> None:
+            found.append(await peer.fetch(ARTIFACT.root))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fetch)
+            await trio.testing.wait_all_tasks_blocked()
+            gate.open.set()
+        await found[0].wait()
+        assert gate.most == 1
+        assert found[0].received_bytes == len(ARTIFACT.data)
+
+
+@guarded
+async def test_a_store_that_cannot_be_made_for_whatever_reason_fails_the_fetch_alone(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with toy_fleet(2, name) as toy:
+        holding = await toy.fleet[1].fetch(ARTIFACT.root)
+        preload(toy.disks[1], [])  # somebody else put one there meanwhile
+        await share(toy, 0)
+        with pytest.raises(LocalMisuse, match="already stored"):
+            await holding.wait()
+        assert toy.is_mesh()
+
+
+@pytest.mark.parametrize("news", [True, False])
+@guarded
+async def test_a_super_seeder_whose_first_offers_nobody_needs_goes_on_to_others(
+    name: str, news: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restarted origin may offer what everyone holds from its earlier run: from their bitfields it knows better, and
+    without them it offers other pieces after a while."""
+    monkeypatch.setattr("fleet.swarm.offers.STALE_SECONDS", 0.05 if not news else 1e9)
+    if not news:
+        monkeypatch.setattr(Transfer, "_elsewhere_untrusted", lambda *_: None)
+    async with toy_fleet(2, name) as toy:
+        preload(toy.disks[1], list(range(31)))
+        holding = await toy.fleet[1].fetch(ARTIFACT.root)
+        await share(toy, 0, super_seed=True)
+        await holding.wait()
+        assert holding.received_bytes == 1_024
+
+
 @guarded
 async def test_a_manifest_that_arrives_while_the_store_is_reopened_waits(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -443,18 +528,8 @@ async def test_a_manifest_that_arrives_while_the_store_is_reopened_waits(
     """A slow disk: neighbours offer the artifact while its old store is still being hashed."""
     async with toy_fleet(2, name) as toy:
         preload(toy.disks[1], list(range(8)))
-        environment = toy.fleet[1].swarm._environment
-        may_open, opening = trio.Event(), trio.Event()
-
-        class Slow:
-            scratch, trace, entropy = environment.scratch, environment.trace, environment.entropy
-
-            async def off_loop(self, work):  # type: ignore[no-untyped-def]
-                opening.set()
-                await may_open.wait()
-                return work()
-
-        monkeypatch.setattr(toy.fleet[1].swarm, "_environment", Slow())
+        gate = Gate(toy.fleet.environment)
+        monkeypatch.setattr(toy.fleet[1].swarm, "_environment", gate)
         found: list[Holding] = []
 
         async def fetch() -> None:
@@ -462,12 +537,12 @@ async def test_a_manifest_that_arrives_while_the_store_is_reopened_waits(
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(fetch)
-            await opening.wait()
+            await gate.arrived.wait()
             await share(toy, 0)
-            await toy.fleet[0].fetch(bytes(32))  # a round trip's worth of messages
-            for _ in range(100):
+            while toy.fleet[0].peer_id not in toy.fleet[1].swarm.holdings[ARTIFACT.root].members:
                 await trio.lowlevel.checkpoint()
-            may_open.set()
+            assert toy.fleet[1].swarm.holdings[ARTIFACT.root].download is None  # it asks for no manifest yet
+            gate.open.set()
         await found[0].wait()
         assert found[0].received_bytes == 24 * 1_024
 
