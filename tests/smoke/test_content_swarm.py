@@ -470,7 +470,7 @@ def test_a_deadline_before_the_swarm_says_what_was_going_on(no_page, capsys):
         patch.setattr(content_swarm, "single_stream_seconds", late)
         scenario = dataclasses.replace(SCENARIO, runner=lambda _context, main: trio.run(main, clock=clock))
         assert swarm(*TOY, scenario=scenario) == 1
-    assert "\n  no fetcher had begun; the run was at: single-stream baseline\nFAIL: " in capsys.readouterr().out
+    assert "\n  no fetcher had begun; the run was at: single-stream baselines\nFAIL: " in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -216,6 +216,7 @@ def test_the_rows_of_content_swarm():
     assert bounds == {
         "LB-Q-PRF-01": ("time_ratio_to_single_stream", "<=", 2.5, "record", None, {"peers": 8}),
         "FL-SWM-01": ("aggregate_over_single_stream", ">=", 0.8, "gate", None, {"peers": 8}),
+        "FL-SWM-01/raw-stream": ("aggregate_over_raw_stream", ">=", 0.8, "record", None, {"peers": 8}),
         "FL-SWM-02": ("seeder_share", "<=", 0.2, "gate", None, {"peers": 8, "pieces": 64}),
         "FL-SWM-03": ("longest_stall_seconds", "<=", 2, "gate", None, {}),
         "FL-SWM-04": ("bytes_received_over_needed", "<=", 1.02, "gate", None, {}),

@@ -43,6 +43,7 @@ async def run(context: Context) -> None:
             series[name].append((at, piece + 1))
             context.progress.update(name, piece + 1)
     context.metrics.update(
+        aggregate_over_raw_stream=0.7,
         aggregate_over_single_stream=0.86,
         longest_stall_seconds=0.0 if context.args["ending"] != "zero" else 3.5,
         bytes_received_over_needed=1.0,
