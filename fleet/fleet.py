@@ -11,6 +11,7 @@ The composition root: here a seed, a binding and a folder become an ``Environmen
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -36,9 +37,17 @@ if TYPE_CHECKING:
     from fleet.trace import Trace
 
 BINDINGS: Final[dict[str, Callable[[], Binding]]] = {"tcp": TcpBinding, "tls": TlsBinding}
-DEGREE: Final = 8
-"""Neighbours that each peer has at least, in a fleet too large for everyone to know everyone."""
+FULL_MESH: Final = 9
+"""Peers up to which everyone knows everyone, unless a degree is given."""
 MAX_PEERS: Final = 1_000
+
+
+def default_degree(peers: int) -> int:
+    """Neighbours that each peer has at least: everyone in a small fleet, else log N + 1.
+
+    So the cost of a peer hardly grows with the fleet (HyParView's active view, Leitao et al., DSN 2007).
+    """
+    return peers - 1 if peers <= FULL_MESH else max(4, round(math.log(peers)) + 1)
 
 
 class Fleet:
@@ -51,7 +60,7 @@ class Fleet:
         *,
         seed: int = 1,
         folder: Path | str | None = None,
-        degree: int = DEGREE,
+        degree: int | None = None,
         trace: Trace | None = None,
         environment: Environment | None = None,
         storage: Callable[[int], Storage] | None = None,
@@ -61,11 +70,12 @@ class Fleet:
         ``seed`` decides identities, the graph of neighbours and every choice of the peers. ``folder`` keeps each peer's
         store (``peer-0``, ``peer-1``, …); without one a temporary folder is used and removed. A fleet of up to
         ``degree`` + 1 peers is a full mesh, a larger one a seeded random graph in which everyone has at least
-        ``degree`` neighbours. ``environment`` and ``storage(index)`` replace the machine's own ports.
+        ``degree`` neighbours (by default ``default_degree(peers)``). ``environment`` and ``storage(index)`` replace the
+        machine's own ports.
         """
         if not 1 <= peers <= MAX_PEERS:
             raise LocalMisuse(f"a fleet has 1 to {MAX_PEERS} peers, not {peers}")
-        if degree < 1:
+        if degree is not None and degree < 1:
             raise LocalMisuse(f"a degree of {degree} leaves the peers alone: use 1 or more")
         if binding not in BINDINGS and environment is None:
             raise LocalMisuse(f"there is no binding {binding!r}: choose one of {', '.join(BINDINGS)}")
@@ -77,7 +87,7 @@ class Fleet:
         self.start_seconds = 0.0
         """How long it took until every peer was up and joined."""
         self._count = peers
-        self._degree = degree
+        self._degree = default_degree(peers) if degree is None else degree
         self._folder = None if folder is None else Path(folder)
         self._temporary: Path | None = None
         self._storage = storage

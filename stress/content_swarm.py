@@ -18,7 +18,7 @@ import trio
 
 from fleet.environment import Environment
 from fleet.errors import LocalMisuse
-from fleet.fleet import BINDINGS, DEGREE, MAX_PEERS, Fleet
+from fleet.fleet import BINDINGS, FULL_MESH, MAX_PEERS, Fleet, default_degree
 from fleet.limits import KIB, MAX_PIECE_SIZE, MAX_PIECES, MIB
 from fleet.storage import Directory, DirectoryFile
 from fleet.swarm.manifest import Manifest
@@ -27,7 +27,7 @@ from stress.harness.baselines import raw_stream_seconds, single_stream_seconds
 from stress.harness.options import OUR_FILES, option
 from stress.harness.page_cache import warm
 from stress.harness.plots import heat_map, steps_over_time
-from stress.harness.process import allow_open_files, anonymous_mib, cpu_seconds, peak_rss_mib
+from stress.harness.process import allow_open_files, anonymous_mib, cpu_seconds, peak_rss_mib, quiet_collector
 from stress.harness.run import Context, Scenario, main
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _open(path: Path) -> DirectoryFile:
 
 def _open_files(peers: int) -> int:
     """Sockets and files that a fleet opens, with room for what else the process has open."""
-    neighbours = min(peers - 1, DEGREE)
+    neighbours = default_degree(peers)
     ends = 2 * neighbours * peers  # of a control and a bulk link to each neighbour
     return ends + _FILES_PER_PEER * peers + _OTHER_FILES
 
@@ -152,14 +152,18 @@ class _Run:
                 for name in self.fetchers:
                     context.progress.track(name, manifest.pieces)
                 # all at once: one after the other, the last would join a swarm that is over
-                async with trio.open_nursery() as fetches:
-                    for peer in fleet.peers[1:]:
-                        fetches.start_soon(self._fetch, peer, manifest.root)
-                for holding in self.holdings.values():
-                    await holding.wait()
+                with quiet_collector():
+                    cpu = cpu_seconds()
+                    self.started = trio.current_time()
+                    async with trio.open_nursery() as fetches:
+                        for peer in fleet.peers[1:]:
+                            fetches.start_soon(self._fetch, peer, manifest.root)
+                    for holding in self.holdings.values():
+                        await holding.wait()
+                    self.seconds = trio.current_time() - self.started
                 self.done = True
             finally:
-                self.seconds = trio.current_time() - self.started
+                self.seconds = self.seconds or trio.current_time() - self.started
                 self.cpu = cpu_seconds() - cpu
                 self._update_progress()
                 self._report(fleet, manifest)
@@ -333,7 +337,7 @@ SCENARIO: Final = Scenario(
             "--peers",
             type=click.IntRange(2, MAX_PEERS),
             default=8,
-            help=f"Peers in the fleet: one seeder, the rest fetch. Above {DEGREE + 1}, each knows about {DEGREE}.",
+            help=f"Peers in the fleet: one seeder, the rest fetch. Above {FULL_MESH}, each knows only log N + 1 or so.",
         ),
         option(
             "--mebibytes",

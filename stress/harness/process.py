@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import resource
+from collections.abc import Iterator
 from typing import Final
 
 MIB: Final = 1024 * 1024
@@ -40,3 +43,21 @@ def allow_open_files(count: int) -> int:
     if allowed > soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     return allowed
+
+
+@contextlib.contextmanager
+def quiet_collector() -> Iterator[None]:
+    """Keep the garbage collector from walking a fleet that is up and stays up, over and over, while it is measured.
+
+    What lives now is left out of its passes, and they come less often; both end with the block. With 64 peers the
+    passes took a tenth of the processor's time.
+    """
+    gc.collect()
+    gc.freeze()
+    thresholds = gc.get_threshold()
+    gc.set_threshold(20_000, 20, 20)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
