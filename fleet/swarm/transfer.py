@@ -10,20 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-import blake3
 import numpy as np
 import trio
 
 from fleet.errors import FleetError, LimitExceeded, LinkBroken, LocalMisuse, PeerViolation, StorageFailed
 from fleet.limits import MAX_ANSWERS_ADRIFT, MAX_ARTIFACTS
 from fleet.swarm.bitfield import from_wire_untrusted, to_wire
-from fleet.swarm.download import Download, Effect, Finished, Incoming, ManifestFound, Say, TimedOut
+from fleet.swarm.download import Download, Effect, Finished, ManifestFound, Say, TimedOut
 from fleet.swarm.holding import Holding
+from fleet.swarm.intake import Intake
 from fleet.swarm.manifest import Manifest, page, pages
+from fleet.swarm.news import News
 from fleet.swarm.offers import SuperSeed
 from fleet.swarm.piece_store import PieceStore
 from fleet.swarm.upload import UploadQueue
-from fleet.wire.frame import PieceReader, piece_header
+from fleet.wire.frame import piece_header
 from fleet.wire.messages import (
     HAVE_BATCH,
     Bitfield,
@@ -49,14 +50,7 @@ if TYPE_CHECKING:
     from fleet.identity.keys import PeerId
     from fleet.net.neighbour import Neighbour
     from fleet.storage import File, Storage
-    from fleet.swarm.source import Ask
 
-HAVE_SOONEST: Final = 0.01
-HAVE_LATEST: Final = 0.25
-"""Seconds for which news of a piece waits for company: at least the first, and the second where the neighbour's
-requests wait here (its choice can wait too) or ours wait there (a request that will carry the news is about to go)."""
-HAVE_FRACTION: Final = 1 / 4
-"""Else it waits for this part of the time that the download has taken so far."""
 TIMER_SLACK: Final = 0.05
 """Seconds by which a timeout may be late: a timer that ends sooner anyway is not set anew for it."""
 
@@ -81,13 +75,8 @@ class Transfer:
         self._start_soon = start_soon
         self._neighbours: dict[PeerId, Neighbour] = {}
         self._queues: dict[PeerId, UploadQueue] = {}
-        self._incoming: dict[PeerId, tuple[Holding, Incoming]] = {}
-        """The piece that each neighbour is sending."""
-        self._adrift: dict[PeerId, dict[int, tuple[Holding, Ask, int]]] = {}
-        """By request id: answers owed to a download that is over, or by a neighbour that left. The two links of a
-        neighbour are not in step, so such pieces may still arrive; they drain. With each the piece's length."""
-        self._haves: dict[PeerId, dict[bytes, list[int]]] = {}
-        self._haves_due: dict[PeerId, float] = {}
+        self._intake = Intake(self, self.holdings, environment.scratch)
+        self._news = News()
         self._next_id = 0
         self._opening = trio.Lock()
         """Held while files are made or reopened: two fetches of one artifact, one after the other, share them."""
@@ -202,27 +191,10 @@ class Transfer:
         if self._neighbours.get(peer) is not neighbour:
             return
         del self._neighbours[peer], self._queues[peer]
-        self._haves.pop(peer, None)
-        self._haves_due.pop(peer, None)
-        self._adrift.pop(peer, None)
-        interrupted = self._incoming.pop(peer, None)
-        if interrupted is not None:
-            holding, incoming = interrupted
-            if holding.download is not None:
-                holding.download.spoiled(incoming, incoming.ask.received)
+        self._news.forget_neighbour(peer)
+        self._intake.neighbour_down(peer)
         for holding in self.holdings.values():
             self._forget_member(holding, peer)
-
-    def _cast_adrift(self, holding: Holding, peer: PeerId) -> None:
-        """Nobody waits for what ``peer`` owes for this artifact any more, but some of it may be on its way."""
-        download = holding.download
-        source = None if download is None else download.sources.get(peer)
-        if download is None or download.manifest is None or source is None:
-            return
-        adrift = self._adrift.setdefault(peer, {})
-        for ask in source.asks.values():
-            if not ask.begun:
-                adrift[ask.id] = (holding, ask, download.manifest.piece_length(ask.piece))
 
     def _forget_member(self, holding: Holding, peer: PeerId) -> None:
         holding.members.pop(peer, None)
@@ -231,11 +203,11 @@ class Transfer:
             holding.super_seed.remove(peer)
             self._reveal_all_round(holding)
         if holding.download is not None:
-            self._perform(holding, holding.download.neighbour_down(peer, trio.current_time()))
+            self.perform(holding, holding.download.neighbour_down(peer, trio.current_time()))
 
     def _introduce(self, holding: Holding, neighbour: Neighbour) -> None:
         if holding.download is not None:
-            self._perform(holding, holding.download.neighbour_up(neighbour.peer))
+            self.perform(holding, holding.download.neighbour_up(neighbour.peer))
         if holding.store is not None:
             self._send_bitfield(holding, neighbour)
 
@@ -263,13 +235,11 @@ class Transfer:
             self._reject(neighbour.peer, self._queues[neighbour.peer].cancel(message.ids))
             return
         if isinstance(message, Reject):
-            adrift = self._adrift.get(neighbour.peer, {})
-            for request_id in message.ids:
-                adrift.pop(request_id, None)
+            self._intake.rejected(neighbour.peer, message.ids)
             for each in self.holdings.values():
                 if each.download is not None:
                     now = trio.current_time()
-                    self._perform(each, each.download.rejected_untrusted(neighbour.peer, message.ids, now))
+                    self.perform(each, each.download.rejected_untrusted(neighbour.peer, message.ids, now))
             return
         holding = self.holdings.get(message.root)
         if holding is None:
@@ -290,9 +260,9 @@ class Transfer:
                 return
             case Leave():
                 self._reject(neighbour.peer, self._queues[neighbour.peer].drop(holding.root))
-                self._cast_adrift(holding, neighbour.peer)
+                adrift = self._intake.cast_adrift(holding, neighbour.peer)
                 self._forget_member(holding, neighbour.peer)
-                if len(self._adrift.get(neighbour.peer, ())) > MAX_ANSWERS_ADRIFT:
+                if adrift > MAX_ANSWERS_ADRIFT:
                     raise LimitExceeded(f"left with more than {MAX_ANSWERS_ADRIFT:,} requests unanswered")
                 return
             case WantManifest():
@@ -305,7 +275,7 @@ class Transfer:
                 pass
         if holding.download is not None and holding.failure is None:
             now = trio.current_time()
-            self._perform(holding, holding.download.handle_untrusted(neighbour.peer, message, now))
+            self.perform(holding, holding.download.handle_untrusted(neighbour.peer, message, now))
 
     def _greet(self, holding: Holding, neighbour: Neighbour, message: SwarmMessage) -> None:
         """Make sure that a neighbour heard of for the first time knows that this peer takes part too.
@@ -370,7 +340,7 @@ class Transfer:
 
     # --- effects ---
 
-    def _perform(self, holding: Holding, effects: list[Effect]) -> None:
+    def perform(self, holding: Holding, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
                 case Say(peer, message):
@@ -393,7 +363,7 @@ class Transfer:
                     return  # a later fetch has looked for the store meanwhile, and will make it itself
                 store = await self._environment.off_loop(lambda: PieceStore.create(self._storage, manifest))
         except FleetError as error:
-            self._fail(holding, error)
+            self.fail(holding, error)
             return
         if not self._current(holding):
             store.close()
@@ -412,12 +382,12 @@ class Transfer:
         holding.progress_at = now
         effects, violations = download.begin(store.manifest, store.have, now)
         self._emit("manifest", root=holding.root.hex(), pieces=store.manifest.pieces, held=store.verified_count)
-        self._perform(holding, effects)
+        self.perform(holding, effects)
         for violation in violations:
             if violation.peer in self._neighbours:
                 self._neighbours[violation.peer].end(violation)
 
-    def _fail(self, holding: Holding, error: FleetError) -> None:
+    def fail(self, holding: Holding, error: FleetError) -> None:
         """The artifact cannot go on here; the peer and its other artifacts can."""
         if not self._current(holding) or holding.failure is not None:
             return
@@ -429,9 +399,8 @@ class Transfer:
         for peer, queue in self._queues.items():
             self._reject(peer, queue.drop(holding.root))
             self._neighbours[peer].send(Leave(holding.root))
-            self._cast_adrift(holding, peer)
-        for news in self._haves.values():
-            news.pop(holding.root, None)
+            self._intake.cast_adrift(holding, peer)
+        self._news.forget_artifact(holding.root)
         holding.download = None
         holding.let_go = True
         self._close_unless_sending(holding)
@@ -449,115 +418,36 @@ class Transfer:
     def _emit(self, kind: str, **fields: str | float) -> None:
         self._environment.trace.emit(trio.current_time(), self._name, kind, **fields)
 
-    # --- pieces in ---
+    # --- pieces in, and news of them ---
 
-    async def bulk_receive(self, neighbour: Neighbour) -> None:
-        """Receive pieces until the link ends: each is hashed and written block by block, while still in the cache."""
-        link = neighbour.bulk_link
-        scratch = self._environment.scratch
-        reader = PieceReader()
-        data = memoryview(neighbour.bulk_rest)
-        hasher = blake3.blake3()
-        holding: Holding | None = None
-        incoming: Incoming | None = None
-        while True:
-            while data:
-                if holding is None or incoming is None:
-                    header = reader.header_untrusted(data)
-                    if header is None:
-                        break
-                    request_id, length, data = header
-                    holding, incoming = self._incoming_untrusted(neighbour.peer, request_id, length)
-                    hasher = blake3.blake3()
-                run, data = reader.body(data)
-                self._take_bytes(holding, incoming, run, hasher)
-                if reader.remaining == 0:
-                    self._piece_done_untrusted(holding, incoming, hasher)
-                    holding = incoming = None
-            count = await link.receive_into(scratch)
-            if count == 0:
-                raise LinkBroken(f"{neighbour.peer.short} ended its bulk stream")
-            data = scratch[:count]
-
-    def _incoming_untrusted(self, peer: PeerId, request_id: int, length: int) -> tuple[Holding, Incoming]:
-        for holding in self.holdings.values():
-            if holding.download is not None:
-                incoming = holding.download.incoming_untrusted(peer, request_id, length)
-                if incoming is not None:
-                    self._incoming[peer] = (holding, incoming)
-                    return holding, incoming
-        if request_id in (adrift := self._adrift.get(peer, {})):
-            holding, ask, expected = adrift.pop(request_id)
-            if length != expected:
-                raise PeerViolation(f"{length:,} bytes for piece {ask.piece}, which has {expected:,}", peer)
-            return holding, Incoming(peer, ask, ask.piece, length, holds_pen=False)
-        raise PeerViolation(f"an unsolicited piece (request {request_id})", peer)
-
-    def _take_bytes(self, holding: Holding, incoming: Incoming, run: memoryview, hasher: blake3.blake3) -> None:
-        now = trio.current_time()
-        download, store = holding.download, holding.store
-        holding.received_bytes += len(run)
-        if download is None or store is None:
-            return  # left or failed meanwhile: the rest of the piece drains
-        if holding.finished_at is None:
-            holding.longest_stall = max(holding.longest_stall, now - holding.progress_at)
-            holding.progress_at = now
-        if incoming.holds_pen:
-            hasher.update(run)
-            try:
-                store.write(incoming.piece, incoming.ask.received, run)
-            except StorageFailed as error:
-                self._fail(holding, error)
-                return
-        download.bytes_arrived(incoming, len(run), now)
-
-    def _piece_done_untrusted(self, holding: Holding, incoming: Incoming, hasher: blake3.blake3) -> None:
-        self._incoming.pop(incoming.peer, None)
-        download, store = holding.download, holding.store
-        if download is None or store is None:
-            return
-        now = trio.current_time()
-        if incoming.holds_pen:
-            if hasher.digest() != store.manifest.piece_hash(incoming.piece):
-                download.spoiled(incoming, incoming.length)
-                raise PeerViolation(f"piece {incoming.piece} does not match its hash", incoming.peer)
-            try:
-                store.mark_verified(incoming.piece)
-            except StorageFailed as error:
-                self._fail(holding, error)
-                return
-            holding.verified_at.append(now)
-            self._emit("piece", piece=incoming.piece, source=incoming.peer.short)
-            self._announce(holding, incoming.piece, now)
-        self._perform(holding, download.completed(incoming, now))
-
-    # --- news of pieces ---
-
-    def _announce(self, holding: Holding, piece: int, now: float) -> None:
+    def verified(self, holding: Holding, piece: int, source: PeerId, now: float) -> None:
+        """See ``intake.Owner``."""
+        holding.verified_at.append(now)
+        self._emit("piece", piece=piece, source=source.short)
         download = holding.download
-        patience = min(HAVE_LATEST, max(HAVE_SOONEST, HAVE_FRACTION * (now - holding.started_at)))
+        age = now - holding.started_at
         for peer in holding.members:
             if download is not None and download.known_to_hold(peer, piece):
                 continue  # no news to it
-            self._haves.setdefault(peer, {}).setdefault(holding.root, []).append(piece)
-            if peer not in self._haves_due:
-                busy = len(self._queues[peer]) > 0 or (download is not None and download.waits_for(peer))
-                due = self._haves_due[peer] = now + (HAVE_LATEST if busy else patience)
-                if due < self._timer_at:
-                    self._timer.set()
+            busy = len(self._queues[peer]) > 0 or (download is not None and download.waits_for(peer))
+            if self._news.add(peer, holding.root, piece, now, age=age, busy=busy) < self._timer_at:
+                self._timer.set()
 
     def before_frame(self, neighbour: Neighbour) -> None:
         """Let the news travel with the frame that is about to go."""
-        self._haves_due.pop(neighbour.peer, None)
-        for root, news in self._haves.pop(neighbour.peer, {}).items():
+        for root, pieces in self._news.take(neighbour.peer).items():
             holding = self.holdings.get(root)
             if holding is None:
                 continue
             if neighbour.peer not in holding.told:
                 self._send_bitfield(holding, neighbour)  # the first news: it holds this piece and says all else too
                 continue
-            for start in range(0, len(news), HAVE_BATCH):
-                neighbour.send(Have(root, tuple(news[start : start + HAVE_BATCH])))
+            for start in range(0, len(pieces), HAVE_BATCH):
+                neighbour.send(Have(root, tuple(pieces[start : start + HAVE_BATCH])))
+
+    async def bulk_receive(self, neighbour: Neighbour) -> None:
+        """Receive pieces until the link ends."""
+        await self._intake.receive(neighbour)
 
     # --- pieces out ---
 
@@ -581,7 +471,7 @@ class Transfer:
             try:
                 await link.send_file(holding.store.file, manifest.piece_offset(owed.piece), length, header)
             except StorageFailed as error:
-                self._fail(holding, error)
+                self.fail(holding, error)
                 raise
             finally:
                 holding.sending -= 1
@@ -618,7 +508,7 @@ class Transfer:
 
     def _next_deadline(self) -> float:
         now = trio.current_time()
-        due = min(self._haves_due.values(), default=float("inf"))
+        due = self._news.next_deadline()
         for holding in self.holdings.values():
             if holding.download is not None:
                 due = min(due, holding.download.next_deadline(now))
@@ -642,11 +532,10 @@ class Transfer:
             self._on_timer(trio.current_time())
 
     def _on_timer(self, now: float) -> None:
-        for peer in [peer for peer, due in self._haves_due.items() if due <= now]:
-            del self._haves_due[peer]
+        for peer in self._news.overdue(now):
             self._neighbours[peer].wake()
         for holding in list(self.holdings.values()):
             if holding.download is not None:
-                self._perform(holding, holding.download.on_timer(now))
+                self.perform(holding, holding.download.on_timer(now))
             if holding.super_seed is not None:
                 self._reveal_all_round(holding)

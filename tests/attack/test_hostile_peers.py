@@ -344,13 +344,13 @@ async def test_leaving_with_answers_owed_over_and_over_is_bounded(name: str) -> 
             while True:
                 await evil.control.send(Leave(ARTIFACT.root), EVERYTHING)
                 await evil.control.expect(Request)
-                assert len(peer.swarm._adrift.get(evil.peer_id, ())) <= MAX_ANSWERS_ADRIFT
+                assert len(peer.swarm._intake._adrift.get(evil.peer_id, ())) <= MAX_ANSWERS_ADRIFT
 
         with pytest.raises(FleetError):
             await leave_over_and_over()
         down = await toy.trace.wait_for("neighbour_down", peer.name, neighbour=evil.peer_id.short)
         assert "unanswered" in str(down.fields["reason"])
-        assert evil.peer_id not in peer.swarm._adrift
+        assert evil.peer_id not in peer.swarm._intake._adrift
         await finish_honestly(toy, 1)
 
 
