@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import random
 import secrets
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -62,7 +61,6 @@ class Environment:
     binding: Binding
     seed: int = 0
     off_loop: OffLoop = field(default=in_thread)
-    wall_clock: Callable[[], float] = field(default=time.time)
     entropy: Callable[[int], bytes] = field(default=secrets.token_bytes)
     trace: Trace = field(default_factory=NoTrace)
     scratch: memoryview = field(default_factory=lambda: memoryview(bytearray(SCRATCH_SIZE)))

@@ -18,11 +18,10 @@ from typing import Final, Self
 
 from fleet.errors import LimitExceeded, LocalMisuse, PeerViolation
 from fleet.identity.keys import PeerId
+from fleet.limits import MAX_STAMP_AHEAD_MILLIS
 
-__all__ = ["MAX_STAMP_AHEAD_MILLIS", "STAMP_SIZE", "HybridLogicalClock", "Stamp"]
+__all__ = ["STAMP_SIZE", "HybridLogicalClock", "Stamp"]
 
-MAX_STAMP_AHEAD_MILLIS: Final = 600_000
-"""A remote stamp further ahead of the wall clock is refused: one broken clock must not drag the whole fleet's along."""
 
 _MILLIS_SIZE: Final = 6
 _COUNTER_SIZE: Final = 2

@@ -317,12 +317,17 @@ class Peer:
                             raise LinkClosed(f"{link.remote_address} refused the link: {reason}")
             if session.has_output:
                 await link.send_all([session.take_output()])
+            if not session.is_control:
+                # Not before the Accept is out: from here on the neighbour's own tasks send on this link.
+                if neighbour.reason is not None:
+                    raise neighbour.reason
+                neighbour.attach(link, session.rest())
         except PeerViolation as violation:
             if violation.peer is not None:
                 self._ban(violation.peer, str(violation))
             raise
         except BaseException as error:
-            if neighbour is not None and session.is_control:
+            if neighbour is not None:
                 neighbour.end(error if isinstance(error, FleetError) else LinkClosed("the handshake was given up"))
             raise
         return neighbour
@@ -352,7 +357,7 @@ class Peer:
                 return "too many neighbours" if others >= MAX_LINKS // 2 else None
             stale = hello.incarnation != current.hello.incarnation or hello.generation > current.hello.generation
             return DUPLICATE if session.decides and not stale else None
-        if current is None or current.bulk is not None or current.session.session_id != hello.session:
+        if current is None or current.bulk_promised or current.session.session_id != hello.session:
             return "this bulk link belongs to no session"
         return None
 
@@ -362,7 +367,7 @@ class Peer:
         assert peer is not None, "the session is established"  # noqa: S101
         if not session.is_control:
             neighbour = self._sessions[peer]
-            neighbour.attach(link, session.rest())
+            neighbour.bulk_promised = True
             return neighbour
         assert self._nursery is not None, "links only exist while running"  # noqa: S101
         previous = self._sessions.get(peer)
@@ -392,10 +397,11 @@ class Peer:
                 await neighbour.run(self, self._environment.scratch)
         finally:
             neighbour.end(LinkClosed("this side is stopping"))  # unless it has a reason already
-            self._take_down(neighbour)
             try:
+                self._take_down(neighbour)
                 await neighbour.close()
             finally:
+                # Whatever failed above: those who wait for its end, as a stopping peer does, must not wait for ever.
                 if self._sessions.get(peer) is neighbour:
                     del self._sessions[peer]
                 neighbour.ended.set()

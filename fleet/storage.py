@@ -111,6 +111,11 @@ class DirectoryFile:
     def name(self) -> str:
         return str(self._path)
 
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` was called."""
+        return self._fd is None
+
     def _open_fd(self) -> int:
         if self._fd is None:
             raise StorageFailed(f"{self._path} is closed")
@@ -187,6 +192,7 @@ class Directory:
 
     def open(self, name: str, *, create: bool = False) -> DirectoryFile:
         file = DirectoryFile(self._path / check_name(name), create=create)
+        self._open = [each for each in self._open if not each.closed]
         self._open.append(file)
         return file
 

@@ -12,7 +12,7 @@ Field: TypeAlias = str | int | float | bool | None
 
 
 class Trace(Protocol):
-    """Takes events. Called on hot paths: an implementation must not wait."""
+    """Takes events. Called on hot paths and while cleaning up: an implementation must neither wait nor raise."""
 
     def emit(self, time: float, peer: str, kind: str, **fields: Field) -> None:
         """Note one event."""

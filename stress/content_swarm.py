@@ -217,19 +217,17 @@ class _Run:
                 "longest_stall_seconds": self._stall(holding),
                 "seconds": None if holding.finished_at is None else holding.finished_at - self.started,
             }
-        self._fill_metrics(manifest, fetchers)
+        self._fill_metrics(fleet, manifest, fetchers)
         self._draw(fleet, matrix)
 
     def _stall(self, holding: Holding) -> float:
         waiting = 0.0 if holding.finished_at is not None else trio.current_time() - holding.progress_at
         return max(holding.longest_stall, waiting)
 
-    def _fill_metrics(self, manifest: Manifest, fetchers: dict[str, dict[str, Any]]) -> None:
+    def _fill_metrics(self, fleet: Fleet, manifest: Manifest, fetchers: dict[str, dict[str, Any]]) -> None:
         context, metrics = self.context, self.context.metrics
         received = sum(fetcher["received_bytes"] for fetcher in fetchers.values())
         needed = manifest.size * (context.args["peers"] - 1)
-        from_seeder = sum(fetcher["bytes_from_seeder"] for fetcher in fetchers.values())
-        verified = sum(sum(fetcher["bytes_from"].values()) for fetcher in fetchers.values())
         metrics["wall_seconds"] = self.seconds
         metrics["cpu_seconds"] = self.cpu
         metrics["peak_rss_mib"] = peak_rss_mib()
@@ -248,7 +246,8 @@ class _Run:
             raw = metrics["raw_stream_mib_per_second"] = manifest.size / MIB / self.raw_seconds
             metrics["aggregate_over_raw_stream"] = aggregate / raw
             metrics["time_ratio_to_single_stream"] = self.seconds / self.single_seconds
-            metrics["seeder_share"] = from_seeder / verified
+            served = [sum(holding.served.values()) for peer in fleet.peers for holding in peer.swarm.holdings.values()]
+            metrics["seeder_share"] = served[0] / sum(served)
             metrics["bytes_received_over_needed"] = received / needed
             context.summary.append(
                 f"{len(fetchers)} fetchers took {manifest.size / MIB:,.1f} MiB each in {self.seconds:.2f} s: "
@@ -259,8 +258,8 @@ class _Run:
                 f"the file is empty: {len(fetchers)} fetchers hold all of its 0 pieces, so no rate exists"
             )
         context.summary.append(
-            f"{self.cpu:.2f} CPU seconds, {peak_rss_mib():,.0f} MiB peak memory, of which {self.anonymous:,.0f} MiB "
-            f"anonymous; {metrics['duplicate_bytes']:,} duplicate bytes"
+            f"{self.cpu:.2f} CPU seconds; {peak_rss_mib():,.0f} MiB of memory at the most in the whole run, and in the "
+            f"swarm {self.anonymous:,.0f} MiB anonymous; {metrics['duplicate_bytes']:,} duplicate bytes"
         )
         if self.done and needed:  # else the harness lists how far each fetcher came
             context.summary += _lines_on(fetchers)

@@ -8,13 +8,11 @@ from typing import Final
 
 from fleet.errors import PeerViolation
 from fleet.identity.keys import PeerId
-from fleet.limits import MAX_ADDRESS
+from fleet.limits import MAX_ADDRESS, MAX_HELLO
 from fleet.wire import cbor
 
 VERSION: Final = 1
 NONCE_SIZE: Final = 32
-MAX_HELLO: Final = 1_024
-"""A hello's payload: 200 bytes and the address, with room for features to come."""
 
 
 class Purpose(IntEnum):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import trio
 
-from fleet.errors import FleetError, LimitExceeded, LinkBroken, LinkClosed
+from fleet.errors import FleetError, LimitExceeded, LinkBroken, LinkClosed, PeerViolation
 from fleet.limits import CLOSE_SECONDS, LIVENESS_SECONDS
 from fleet.net.session import Closed, Received, Session
 
@@ -54,6 +54,8 @@ class Neighbour:
         self.session = session
         self.control = control
         self.bulk: Link | None = None
+        self.bulk_promised = False
+        """A bulk link has been accepted, so that there is no room for a second one."""
         self.bulk_rest = b""
         self.dialled = dialled
         self.early: list[Message] = []
@@ -219,9 +221,11 @@ class Neighbour:
         """Close both links: in order if the reason was orderly. ``end`` was called, and no task uses them any more."""
         links = [link for link in (self.control, self.bulk) if link is not None]
         if not isinstance(self.reason, LinkBroken) and not self._cut:
-            self.session.close(str(self.reason))
+            # What is this side's own trouble (a disk, a path) is no business of the other side's.
+            told = isinstance(self.reason, LinkClosed | PeerViolation | LimitExceeded)
             with trio.move_on_after(CLOSE_SECONDS, shield=True):
                 try:
+                    self.session.close(str(self.reason) if told else "this side cannot go on")
                     await self.control.send_all([self.session.take_output()])
                     for link in links:
                         await link.aclose()

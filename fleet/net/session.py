@@ -33,13 +33,14 @@ from fleet.limits import (
     MAX_CBOR_ITEMS,
     MAX_CONTROL_FRAME,
     MAX_CONTROL_OUTBOX,
+    MAX_HELLO,
     MAX_MESSAGES_PER_FRAME,
+    MAX_REASON,
     PING_SECONDS,
 )
-from fleet.net.hello import MAX_HELLO, Hello, Purpose
+from fleet.net.hello import Hello, Purpose
 from fleet.wire.frame import FrameKind, FrameReader, control_frame
 from fleet.wire.messages import (
-    MAX_REASON,
     Accept,
     Close,
     Message,

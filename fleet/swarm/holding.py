@@ -37,7 +37,7 @@ class Holding:
         self.finished_at: float | None = None
         self.progress_at = 0.0
         self.longest_stall = 0.0
-        """Seconds: the longest time between two arrivals of bytes while unfinished."""
+        """Seconds: the longest time without progress while unfinished."""
         self.served: Counter[PeerId] = Counter()
         """Payload bytes sent, by neighbour."""
         self.received_bytes = 0
@@ -60,6 +60,12 @@ class Holding:
     def complete(self) -> bool:
         """Whether every piece is held."""
         return self.store is not None and self.store.complete
+
+    def progressed(self, now: float) -> None:
+        """Something came forward: the manifest, or bytes of a missing piece. While unfinished, this ends a stall."""
+        if self.finished_at is None:
+            self.longest_stall = max(self.longest_stall, now - self.progress_at)
+            self.progress_at = now
 
     def settle(self, failure: FleetError | None = None) -> None:
         """The download is over, or failed."""

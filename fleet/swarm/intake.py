@@ -127,10 +127,8 @@ class Intake:
         holding.received_bytes += len(run)
         if download is None or store is None:
             return  # left or failed meanwhile: the rest of the piece drains
-        if holding.finished_at is None:
-            holding.longest_stall = max(holding.longest_stall, now - holding.progress_at)
-            holding.progress_at = now
         if incoming.holds_pen:
+            holding.progressed(now)
             hasher.update(run)
             try:
                 store.write(incoming.piece, incoming.ask.received, run)

@@ -65,14 +65,20 @@ class SuperSeed:
         self._pool = deque(order)
         self._offers: dict[int, _Offer] = {}
         self._revealed: dict[PeerId, NDArray[np.bool_]] = {}
-        self._unsent = set(order)
+        self._unsent = np.ones(pieces, dtype=np.bool_)
+        self._left = pieces
         self._reveal_at = float("inf")
         self._looked: dict[PeerId, float] = {}
         """When ``more`` was last tried for each neighbour."""
 
+    @property
+    def unsent(self) -> NDArray[np.bool_]:
+        """The pieces that have not gone out yet, shape (pieces,). Not to be written."""
+        return self._unsent
+
     def done(self, now: float) -> bool:
         """True when every piece has gone out once and the news had time to spread: reveal all, and forget this."""
-        return not self._unsent and now >= self._reveal_at
+        return not self._left and now >= self._reveal_at
 
     def bitfield(self, peer: PeerId, neighbours: int, now: float) -> NDArray[np.bool_]:
         """What ``peer`` is told at first: shape (pieces,). ``neighbours`` is how many there are to share the pieces."""
@@ -95,8 +101,9 @@ class SuperSeed:
     def sent(self, piece: int, now: float) -> None:
         """The piece has gone out."""
         self._offers.pop(piece, None)
-        if piece in self._unsent:
-            self._unsent.remove(piece)
+        if self._unsent[piece]:
+            self._unsent[piece] = False
+            self._left -= 1
             self._reveal_at = now + SPREAD_SECONDS
 
     def held_elsewhere(self, pieces: Iterable[int], now: float) -> None:
@@ -119,7 +126,7 @@ class SuperSeed:
         new: list[int] = []
         while self._pool and mine + len(new) < target:
             piece = self._pool.popleft()
-            if piece in self._unsent:
+            if self._unsent[piece]:
                 new.append(piece)
         if not new and not mine:
             new = self._takeable(peer, target, now)
@@ -154,7 +161,7 @@ class SuperSeed:
 
         In the past when ``more`` has not been tried for everyone since then.
         """
-        if not self._unsent:
+        if not self._left:
             return self._reveal_at
         looked = min(self._looked.values(), default=float("inf"))
         changes = (at for offer in self._offers.values() for at in (offer.free_at, offer.stale_at) if at > looked)

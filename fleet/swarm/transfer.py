@@ -14,7 +14,7 @@ import numpy as np
 import trio
 
 from fleet.errors import FleetError, LimitExceeded, LinkBroken, LocalMisuse, PeerViolation, StorageFailed
-from fleet.limits import MAX_ANSWERS_ADRIFT, MAX_ARTIFACTS
+from fleet.limits import HAVE_BATCH, MAX_ANSWERS_ADRIFT, MAX_ARTIFACTS
 from fleet.swarm.bitfield import from_wire_untrusted, to_wire
 from fleet.swarm.download import Download, Effect, Finished, ManifestFound, Say, TimedOut
 from fleet.swarm.holding import Holding
@@ -26,7 +26,6 @@ from fleet.swarm.piece_store import PieceStore
 from fleet.swarm.upload import UploadQueue
 from fleet.wire.frame import piece_header
 from fleet.wire.messages import (
-    HAVE_BATCH,
     Bitfield,
     Cancel,
     Choke,
@@ -294,8 +293,8 @@ class Transfer:
         """What a neighbour holds when it joins has gone out before, perhaps from an earlier run of this origin."""
         if holding.super_seed is None or holding.store is None:
             return
-        held = np.flatnonzero(from_wire_untrusted(message.bits, holding.store.manifest.pieces))
-        holding.super_seed.held_elsewhere(map(int, held), trio.current_time())
+        held = from_wire_untrusted(message.bits, holding.store.manifest.pieces) & holding.super_seed.unsent
+        holding.super_seed.held_elsewhere(map(int, np.flatnonzero(held)), trio.current_time())
         self._set_timer()
 
     def _send_manifest_untrusted(self, holding: Holding, neighbour: Neighbour, number: int) -> None:
@@ -379,7 +378,7 @@ class Transfer:
         if download is None:
             return
         now = trio.current_time()
-        holding.progress_at = now
+        holding.progressed(now)
         effects, violations = download.begin(store.manifest, store.have, now)
         self._emit("manifest", root=holding.root.hex(), pieces=store.manifest.pieces, held=store.verified_count)
         self.perform(holding, effects)

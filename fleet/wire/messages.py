@@ -16,19 +16,17 @@ from typing import Any, ClassVar, Final, TypeAlias
 
 from fleet.errors import PeerViolation
 from fleet.limits import (
+    HAVE_BATCH,
     MANIFEST_PAGE_PIECES,
     MAX_CBOR_ITEMS,
     MAX_CONTROL_FRAME,
     MAX_MESSAGES_PER_FRAME,
     MAX_PIECE_SIZE,
     MAX_PIECES,
+    MAX_REASON,
     MAX_REQUESTS_PER_LINK,
 )
 from fleet.wire import cbor
-
-MAX_REASON: Final = 255
-HAVE_BATCH: Final = 8_192
-"""Pieces in one HAVE: what fits the item limit of a frame several times over."""
 
 
 class Phase(Flag):
@@ -219,14 +217,14 @@ REGISTRY: Final[dict[int, tuple[type[Any], tuple[Check, ...], Phase]]] = {
         (Pong, (_U32,), _ESTABLISHED),
         (Join, (_digest,), _ESTABLISHED),
         (Leave, (_digest,), _ESTABLISHED),
-        (WantManifest, (_digest, _integer(0, MAX_PIECES // MANIFEST_PAGE_PIECES)), _ESTABLISHED),
+        (WantManifest, (_digest, _integer(0, MAX_PIECES // MANIFEST_PAGE_PIECES - 1)), _ESTABLISHED),
         (
             ManifestPage,
             (
                 _digest,
                 _integer(0, MAX_PIECES * MAX_PIECE_SIZE),
                 _integer(1, MAX_PIECE_SIZE),
-                _integer(0, MAX_PIECES // MANIFEST_PAGE_PIECES),
+                _integer(0, MAX_PIECES // MANIFEST_PAGE_PIECES - 1),
                 _blob(MANIFEST_PAGE_PIECES * 32),
             ),
             _ESTABLISHED,

@@ -57,7 +57,8 @@ async def _median(manifest: Manifest, once: Callable[[], Awaitable[float]]) -> f
 
 async def _fetch(environment: Environment, file: Path, manifest: Manifest, folder: Path) -> float:
     async with Fleet(2, environment=environment, storage=lambda index: Directory(folder / f"{index}")) as fleet:
-        artifact = await fleet[0].share(file, manifest.piece_size)
+        # No super-seeding: with one fetcher there is nobody to spread the pieces over, it would only hold them back.
+        artifact = await fleet[0].share(file, manifest.piece_size, super_seed=False)
         with quiet_collector():
             started = trio.current_time()
             copy = await fleet[1].fetch(artifact.root)

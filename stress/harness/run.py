@@ -113,14 +113,15 @@ class Context:
 class EventLog:
     """Writes ``events.jsonl``: on each line a JSON object with ``time``, ``peer``, ``kind`` and the event's own fields.
 
-    Each peer's last 64 events stay in memory for ``tail``. The file is buffered; ``close`` writes the rest. Both
-    raise ``StorageFailed`` when the disk refuses.
+    Each peer's last 64 events stay in memory for ``tail``. The file is buffered; ``close`` writes the rest, and raises
+    ``StorageFailed`` when the disk refused any of it.
     """
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("w", encoding="utf-8", buffering=1 << 20)
         self._encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False, default=str).encode
         self._tails: dict[str | int, collections.deque[str]] = {}
+        self._failure: StorageFailed | None = None
 
     def emit(self, time: float, peer: str | int, kind: str, **fields: object) -> None:
         """Log one event of ``peer`` at ``time``, in seconds of ``trio.current_time()`` or since the run's start.
@@ -136,10 +137,11 @@ class EventLog:
         if tail is None:
             tail = self._tails[peer] = collections.deque(maxlen=TRACE_TAIL)
         tail.append(line)
-        try:
-            self._file.write(f"{line}\n")
-        except OSError as error:
-            raise self._refused(error) from error
+        if self._failure is None:
+            try:
+                self._file.write(f"{line}\n")
+            except OSError as error:
+                self._failure = self._refused(error)  # for ``close``: the peers who emit must not break for it
 
     def tail(self, peer: str | int) -> list[str]:
         """The JSON lines of the last events of ``peer``, oldest first."""
@@ -150,7 +152,10 @@ class EventLog:
         try:
             self._file.close()
         except OSError as error:
-            raise self._refused(error) from error
+            self._failure = self._failure or self._refused(error)
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
 
     def _refused(self, error: OSError) -> StorageFailed:
         reason = error.strerror or str(error)

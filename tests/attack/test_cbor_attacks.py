@@ -8,8 +8,8 @@ import cbor2
 import pytest
 
 from fleet.errors import PeerViolation
-from fleet.limits import MAX_CBOR_ITEMS
-from fleet.wire.cbor import MAX_CBOR_INT_MAP, decode_untrusted, encode
+from fleet.limits import MAX_CBOR_INT_MAP, MAX_CBOR_ITEMS
+from fleet.wire.cbor import decode_untrusted, encode
 
 PLENTY = 1 << 20
 MERSENNE = 2**61 - 1  # CPython takes an integer's hash modulo this

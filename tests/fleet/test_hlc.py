@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 import fleet.hlc
 from fleet.errors import LimitExceeded, LocalMisuse, PeerViolation
-from fleet.hlc import MAX_STAMP_AHEAD_MILLIS, STAMP_SIZE, HybridLogicalClock, Stamp
+from fleet.hlc import STAMP_SIZE, HybridLogicalClock, Stamp
 from fleet.identity.keys import PeerId
+from fleet.limits import MAX_STAMP_AHEAD_MILLIS
 
 LAST_MILLIS = 2**48 - 1
 LAST_COUNTER = 2**16 - 1

@@ -9,18 +9,19 @@ from hypothesis import strategies as st
 from fleet.errors import LimitExceeded, LinkClosed, LocalMisuse, PeerViolation
 from fleet.identity.keys import FRAME_DOMAIN, HANDSHAKE_DOMAIN, SIGNATURE_SIZE, Identity, PeerId
 from fleet.limits import (
+    HAVE_BATCH,
     LIVENESS_SECONDS,
     MAX_CONTROL_OUTBOX,
+    MAX_HELLO,
     MAX_MESSAGES_PER_FRAME,
     MAX_PIECE_SIZE,
     PING_SECONDS,
 )
-from fleet.net.hello import MAX_HELLO, Hello, Purpose
+from fleet.net.hello import Hello, Purpose
 from fleet.net.session import Closed, Established, Proved, Received, Role, Session, SessionEvent, State
 from fleet.wire import cbor
 from fleet.wire.frame import HEADER, FrameKind, PieceReader, control_frame, piece_header
 from fleet.wire.messages import (
-    HAVE_BATCH,
     REGISTRY,
     Accept,
     Bitfield,

@@ -362,8 +362,8 @@ def test_more_peers_than_there_may_be_open_files_is_refused(monkeypatch, capsys)
     assert swarm("--peers", "64") == 3
     assert asked == [(1024, 1024)]  # a process may raise its own limit that far
     assert one_line(capsys) == (
-        "error: 64 peers need 1,600 open files and this process may have 1,024: "
-        "run it after `ulimit -n 1600`, or with fewer peers\n"
+        "error: 64 peers need 1,216 open files and this process may have 1,024: "
+        "run it after `ulimit -n 1216`, or with fewer peers\n"
     )
 
 

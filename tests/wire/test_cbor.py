@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from fleet.errors import LocalMisuse, PeerViolation
 from fleet.identity.keys import PeerId
-from fleet.limits import MAX_CBOR_DEPTH, MAX_CBOR_ITEMS
-from fleet.wire.cbor import MAX_CBOR_INT_MAP, decode_untrusted, encode
+from fleet.limits import MAX_CBOR_DEPTH, MAX_CBOR_INT_MAP, MAX_CBOR_ITEMS
+from fleet.wire.cbor import decode_untrusted, encode
 from tests.helpers.vectors import vector_path
 
 PLENTY = 1 << 20

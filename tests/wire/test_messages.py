@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 
 from fleet.errors import PeerViolation
 from fleet.limits import (
+    HAVE_BATCH,
     MANIFEST_PAGE_PIECES,
     MAX_CBOR_ITEMS,
     MAX_CONTROL_FRAME,
     MAX_MESSAGES_PER_FRAME,
     MAX_PIECE_SIZE,
     MAX_PIECES,
+    MAX_REASON,
     MAX_REQUESTS_PER_LINK,
 )
 from fleet.wire import cbor
 from fleet.wire.messages import (
-    HAVE_BATCH,
-    MAX_REASON,
     REGISTRY,
     Accept,
     Close,
@@ -37,7 +37,7 @@ from fleet.wire.messages import (
 )
 
 ROOT = b"r" * 32
-PAGES = MAX_PIECES // MANIFEST_PAGE_PIECES
+PAGES = MAX_PIECES // MANIFEST_PAGE_PIECES - 1  # the last
 
 U32: tuple[Any, list[Any], list[Any]] = (st.integers(0, 2**32 - 1), [0, 2**32 - 1], [-1, 2**32, 2**64 - 1])
 DIGEST: tuple[Any, list[Any], list[Any]] = (
