@@ -398,8 +398,10 @@ class Peer:
         finally:
             neighbour.end(LinkClosed("this side is stopping"))  # unless it has a reason already
             try:
-                self._take_down(neighbour)
-                await neighbour.close()
+                try:
+                    self._take_down(neighbour)
+                finally:
+                    await neighbour.close()
             finally:
                 # Whatever failed above: those who wait for its end, as a stopping peer does, must not wait for ever.
                 if self._sessions.get(peer) is neighbour:
