@@ -1,15 +1,17 @@
 """The swarm beside its ceiling: ``python -m bench swarm``.
 
-Each round measures, one after the other in the same process, the ceiling (``bench.ceiling``), a single stream of the
-binding and the whole swarm; the medians are compared. The machine's speed may drift, the ratio of neighbours less so.
+Each round measures, one after the other in the same process, the ceiling (``bench.ceiling``: as many raw readers at
+once), the two baselines (``stress.harness.baselines``) and the swarm. What counts is the median of the rounds' own
+ratios: the machine's speed may drift, the ratio of neighbours less so.
 """
 
 from __future__ import annotations
 
 import shutil
-import statistics
 import tempfile
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from stress.harness.bounds import RowResult
 
 PIECE_SIZE: Final = 1024 * KIB
+CEILING: Final = "ceiling"
+SWARM: Final = "swarm"
 
 
 @click.command()
@@ -67,14 +71,14 @@ def swarm(
     try:
         for binding in bindings or tuple(BINDINGS):
             rates = trio.run(_measure, folder, binding, peers, mebibytes, rounds, rival and binding == "tcp")
-            ratio = rates["swarm"] / rates["ceiling"]
+            ratios = {name: median(a / b for a, b in zip(rates[name], rates[CEILING], strict=True)) for name in rates}
             table = Table("", "MiB/s", "of the ceiling", title=f"{binding}, {peers} peers, {mebibytes} MiB", box=None)
-            for name, rate in rates.items():
-                table.add_row(name, f"{rate:,.0f}", f"{rate / rates['ceiling']:.2f}")
+            for name in rates:
+                table.add_row(name, f"{median(rates[name]):,.0f}", f"{ratios[name]:.2f}")
             console.print(table)
             rows += [
                 row
-                for row in judge(checks, {"swarm_over_ceiling": ratio}, {"peers": peers}, binding, "swarm")
+                for row in judge(checks, {"swarm_over_ceiling": ratios[SWARM]}, {"peers": peers}, binding, "swarm")
                 if row.value is not None and row.verdict is not Verdict.NOT_JUDGED
             ]
     finally:
@@ -86,8 +90,8 @@ def swarm(
 
 async def _measure(
     folder: Path, binding: str, peers: int, mebibytes: int, rounds: int, rival: bool = False
-) -> dict[str, float]:
-    """Median rates in MiB/s, summed over the readers: of the ceiling, the two baselines, the swarm and the rival."""
+) -> dict[str, list[float]]:
+    """Rates in MiB/s, summed over the readers, by round: of the ceiling, the baselines, the swarm and the rival."""
     path = await make_file(folder / "artifact", mebibytes, seed=1)
     file = DirectoryFile(path, writable=False)
     manifest = await trio.to_thread.run_sync(Manifest.of_file, file, PIECE_SIZE)
@@ -95,23 +99,26 @@ async def _measure(
     readers = peers - 1
     total = readers * mebibytes
     wrap = {"wrap": tls_wrap(folder)} if binding == "tls" else {}
-    rates: dict[str, list[float]] = {"ceiling": [], "raw stream": [], "single stream": [], "swarm": []}
+    environment = Environment(BINDINGS[binding]())
     with Directory(folder / "work") as storage:
-        for _ in range(rounds):
-            await trio.to_thread.run_sync(warm, storage, total * MIB)
-            rates["ceiling"].append(total / await ceiling_seconds(path, folder / "work", readers, **wrap))
-            environment = Environment(BINDINGS[binding]())
-            for name, copy in (("raw stream", raw_stream_seconds), ("single stream", single_stream_seconds)):
-                rates[name].append(mebibytes / await copy(environment, path, manifest, folder / "single"))
-            rates["swarm"].append(total / await _swarm(path, binding, peers))
-            if rival:
+        contenders: dict[str, Callable[[], Awaitable[float]]] = {
+            CEILING: lambda: ceiling_seconds(path, folder / "work", readers, **wrap),
+            "raw stream": lambda: raw_stream_seconds(environment, path, manifest, folder / "raw"),
+            "single stream": lambda: single_stream_seconds(environment, path, manifest, folder / "single"),
+            SWARM: lambda: _swarm(path, binding, peers),
+        }
+        if rival:
+            contenders["libtorrent"] = lambda: trio.to_thread.run_sync(
+                rival_seconds, path, folder / "rival", peers, PIECE_SIZE
+            )
+        rates: dict[str, list[float]] = {name: [] for name in contenders}
+        for number in range(rounds):
+            # Forwards and backwards in turn, so that nobody always comes first or last.
+            for name in list(contenders)[:: -1 if number % 2 else 1]:
                 await trio.to_thread.run_sync(warm, storage, total * MIB)
-                seconds, version = await trio.to_thread.run_sync(
-                    rival_seconds, path, folder / "rival", peers, PIECE_SIZE
-                )
-                rates.setdefault(f"libtorrent {version}", []).append(total / seconds)
-                shutil.rmtree(folder / "rival")
-    return {name: statistics.median(values) for name, values in rates.items()}
+                moved = mebibytes if name.endswith("stream") else total
+                rates[name].append(moved / await contenders[name]())
+    return rates
 
 
 async def _swarm(path: Path, binding: str, peers: int) -> float:
