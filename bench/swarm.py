@@ -118,6 +118,7 @@ async def _measure(
                 await trio.to_thread.run_sync(warm, storage, total * MIB)
                 moved = mebibytes if name.endswith("stream") else total
                 rates[name].append(moved / await contenders[name]())
+                shutil.rmtree(folder / "rival", ignore_errors=True)
     return rates
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -29,6 +30,10 @@ class File(Protocol):
 
     def size(self) -> int:
         """Current length in bytes."""
+        ...
+
+    def version(self) -> tuple[int, int]:
+        """Something that differs once the content was written to since: for noticing that a shared file changed."""
         ...
 
     def allocate(self, size: int) -> None:
@@ -84,7 +89,12 @@ class Storage(Protocol):
 
 def check_name(name: str) -> str:
     """Return ``name`` when it is one plain path component, else raise ``LocalMisuse``."""
-    if not name or len(name) > 200 or name.startswith(".") or not all(c.isalnum() or c in "._-" for c in name):
+    if (
+        not name
+        or len(name) > 200
+        or name.startswith(".")
+        or not all(c.isascii() and (c.isalnum() or c in "._-") for c in name)
+    ):
         raise LocalMisuse(f"{name!r} cannot name a stored file: use letters, digits, dots, dashes and underscores")
     return name
 
@@ -101,11 +111,15 @@ class DirectoryFile:
 
     def __init__(self, path: Path, *, create: bool = False, writable: bool = True) -> None:
         self._path = path
-        flags = (os.O_RDWR if writable else os.O_RDONLY) | (os.O_CREAT if create else 0) | os.O_CLOEXEC
+        # Without waiting, should this be a pipe that nobody writes to.
+        flags = (os.O_RDWR if writable else os.O_RDONLY) | (os.O_CREAT if create else 0) | os.O_CLOEXEC | os.O_NONBLOCK
         try:
             self._fd: int | None = os.open(path, flags, 0o644)
         except OSError as error:
             raise _failed("open", path, error) from None
+        if not stat.S_ISREG(os.fstat(self._fd).st_mode):
+            self.close()
+            raise LocalMisuse(f"{path} is no regular file: copy its content to one, and name that")
 
     @property
     def name(self) -> str:
@@ -126,6 +140,13 @@ class DirectoryFile:
             return os.fstat(self._open_fd()).st_size
         except OSError as error:
             raise _failed("stat", self._path, error) from None
+
+    def version(self) -> tuple[int, int]:
+        try:
+            status = os.fstat(self._open_fd())
+        except OSError as error:
+            raise _failed("stat", self._path, error) from None
+        return status.st_size, status.st_mtime_ns
 
     def allocate(self, size: int) -> None:
         if size <= self.size():
@@ -197,7 +218,14 @@ class Directory:
         return file
 
     def exists(self, name: str) -> bool:
-        return (self._path / check_name(name)).exists()
+        path = self._path / check_name(name)
+        try:
+            path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            raise _failed("look for", path, error) from None
+        return True
 
     def names(self) -> list[str]:
         try:

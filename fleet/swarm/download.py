@@ -18,11 +18,10 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from fleet.errors import PeerViolation
-from fleet.limits import MAX_PIECES
 from fleet.swarm.bitfield import from_wire_untrusted
 from fleet.swarm.manifest import Manifest, ManifestAssembler
 from fleet.swarm.picker import Picker
@@ -107,8 +106,8 @@ class Incoming:
 class _Early:
     """What a neighbour said before the manifest was known."""
 
-    bits: bytes | None = None
-    haves: set[int] = field(default_factory=set)
+    bits: bytearray | None = None
+    """Its BITFIELD, with its later HAVEs marked in it."""
     choked: bool = False
 
 
@@ -135,6 +134,7 @@ class Download:
         self._manifest_found = False
         self._manifest_from: PeerId | None = None
         self._manifest_due = float("inf")
+        self._choke_due = float("inf")
         self._strikes: Counter[PeerId] = Counter()
         self._picker: Picker | None = None
         self._sources: dict[PeerId, Source] = {}
@@ -193,15 +193,16 @@ class Download:
             case Bitfield():
                 # Its length cannot be checked before the manifest is here; the registry has capped it.
                 early = self._early.setdefault(peer, _Early())
-                early.bits, early.haves = message.bits, set()
+                early.bits = bytearray(message.bits)
                 return self._ask_manifest(now)
             case Have():
                 held = self._early.get(peer)
                 if held is None or held.bits is None:
                     return []  # on its way since before this side left and came back: its BITFIELD will say it again
-                if len(held.haves) + len(message.pieces) > MAX_PIECES:
-                    raise PeerViolation(f"HAVEs of more than {MAX_PIECES:,} pieces", peer)
-                held.haves.update(message.pieces)
+                if max(message.pieces) >= 8 * len(held.bits):
+                    raise PeerViolation(f"a HAVE of piece {max(message.pieces)}, beyond its BITFIELD", peer)
+                for piece in message.pieces:
+                    held.bits[piece // 8] |= 0x80 >> piece % 8
             case Choke() | Unchoke():
                 self._early.setdefault(peer, _Early()).choked = isinstance(message, Choke)
             case ManifestPage():
@@ -269,9 +270,7 @@ class Download:
             if said.bits is None:
                 continue
             try:
-                effects += self._bitfield_untrusted(peer, said.bits, now, choked=said.choked)
-                if said.haves:
-                    effects += self._have_untrusted(peer, tuple(sorted(said.haves)), now)
+                effects += self._bitfield_untrusted(peer, bytes(said.bits), now, choked=said.choked)
             except PeerViolation as violation:
                 violations.append(violation)
         if bool(have.all()):
@@ -309,14 +308,14 @@ class Download:
         return self._fill(source, now)
 
     def _choke(self, peer: PeerId, choked: bool, now: float) -> list[Effect]:
-        _, picker = self._ready()
         source = self._sources.get(peer)
         if source is None or source.choked == choked:
             return []
         source.choked = choked
-        picker.set_usable(source.number, self._spares_others(source, now))
-        # What is out stays out: the source answers each with the piece it was sending, or a REJECT.
-        return self._fill_all(now)
+        # What is out stays out: the source answers each with the piece it was sending, or a REJECT. What follows for
+        # the others is worked out by the timer, once for however many changes of mind a frame holds.
+        self._choke_due = now
+        return []
 
     def _usable(self, source: Source, now: float) -> bool:
         return not source.choked and now >= source.backed_off_until
@@ -536,7 +535,7 @@ class Download:
         """When ``on_timer`` is next due."""
         if self.finished:
             return float("inf")
-        due = self._manifest_due
+        due = min(self._manifest_due, self._choke_due)
         for source in self._sources.values():
             due = min(due, source.times_out_at)
             if source.backed_off_until > now:
@@ -557,6 +556,7 @@ class Download:
             effects += self._ask_manifest(now)
         if self._picker is None or self.finished:
             return effects
+        self._choke_due = float("inf")
         for source in self._sources.values():
             if now >= source.times_out_at:
                 effects += self._source_timed_out(source, now)

@@ -142,6 +142,7 @@ class PieceStore:
         self._count = int(np.count_nonzero(have))
         self._journal_end = self._count * _RECORD_SIZE
         self._recovered = recovered
+        self._adopted_version = data.version() if journal is None else None
         self._closed = False
 
     @classmethod
@@ -264,6 +265,11 @@ class PieceStore:
     def missing(self) -> NDArray[np.intp]:
         """The indexes of the pieces not verified yet, ascending."""
         return np.flatnonzero(~self._have)
+
+    def check_unchanged(self) -> None:
+        """Raise ``StorageFailed`` when the user's own file was written to, or cut, since it was adopted."""
+        if self._adopted_version is not None and self._data.version() != self._adopted_version:
+            raise StorageFailed(f"{self._data.name} was changed while it is shared: share it again")
 
     def write(self, piece: int, offset_in_piece: int, data: memoryview) -> None:
         """Write bytes of a piece that is not verified yet. ``LocalMisuse`` beyond the piece or on a verified one."""

@@ -463,6 +463,13 @@ class Transfer:
             if holding is None or holding.store is None or holding.failure is not None:
                 self._reject(neighbour.peer, (owed.request_id,))
                 continue
+            try:
+                holding.store.check_unchanged()
+            except StorageFailed as error:
+                # Now, while no byte of the piece is out: cut short, it would cost the link, and wrong, a ban.
+                self.fail(holding, error)
+                self._reject(neighbour.peer, (owed.request_id,))
+                continue
             manifest = holding.store.manifest
             length = manifest.piece_length(owed.piece)
             header = piece_header(owed.request_id, length)

@@ -47,6 +47,9 @@ class MemoryFile:
     def name(self) -> str:
         return self._name
 
+    def version(self) -> tuple[int, int]:
+        return self.size(), 0
+
     def _step(self, operation: str) -> Fault | None:
         if self._closed:
             raise StorageFailed(f"{self._name} is closed")
