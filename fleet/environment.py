@@ -6,6 +6,7 @@ Production hands in the machine's own; a simulation hands in its own and nothing
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import secrets
@@ -46,6 +47,15 @@ async def in_thread(work: Callable[[], T], /) -> T:
         limiter = trio.CapacityLimiter(os.cpu_count() or 1)
         _threads.set(limiter)
     return await trio.to_thread.run_sync(work, limiter=limiter)
+
+
+def off_loop_checkpoint() -> None:
+    """For work off the loop to call now and then: raises ``trio.Cancelled`` there when whoever waits was cancelled.
+
+    Work that runs inline cannot be cancelled half-way, and goes on.
+    """
+    with contextlib.suppress(RuntimeError):  # not in a thread of trio's
+        trio.from_thread.check_cancelled()
 
 
 def _derive(seed: int, purpose: str, index: int) -> bytes:

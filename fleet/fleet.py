@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from fleet.environment import Environment
-from fleet.errors import DeadlineExceeded, FleetError, LocalMisuse
+from fleet.errors import DeadlineExceeded, FleetError, LocalMisuse, StorageFailed
 from fleet.limits import HANDSHAKE_SECONDS
 from fleet.net.tcp import TcpBinding
 from fleet.net.tls import TlsBinding
@@ -104,7 +104,12 @@ class Fleet:
     async def __aenter__(self) -> Self:
         started = trio.current_time()
         if self._folder is None and self._storage is None:
-            self._temporary = self._folder = Path(tempfile.mkdtemp(prefix="peerfleet-"))
+            try:
+                self._temporary = self._folder = Path(tempfile.mkdtemp(prefix="peerfleet-"))
+            except OSError as error:
+                raise StorageFailed(
+                    f"cannot make a temporary folder ({error.strerror}): give one with folder="
+                ) from None
             self._stack.callback(shutil.rmtree, self._temporary, ignore_errors=True)
         try:
             self._stack.enter_context(lone_error())

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from fleet.environment import off_loop_checkpoint
 from fleet.errors import DeadlineExceeded, FleetError, LinkBroken, LinkClosed, LocalMisuse, PeerViolation
 from fleet.limits import HANDSHAKE_SECONDS, MAX_LINKS, MAX_PENDING_HANDSHAKES, MAX_REMEMBERED_PEERS, MIB
 from fleet.net.hello import NONCE_SIZE, Hello, Purpose
@@ -133,7 +134,10 @@ class Peer:
         """
         file = DirectoryFile(Path(source), writable=False) if isinstance(source, str | Path) else source
         try:
-            manifest = await self._environment.off_loop(lambda: Manifest.of_file(file, piece_size))
+            manifest = await self._environment.off_loop(
+                lambda: Manifest.of_file(file, piece_size, on_piece=lambda _: off_loop_checkpoint())
+            )
+            await trio.lowlevel.checkpoint_if_cancelled()  # the peer may have stopped meanwhile
             return self.swarm.share(manifest, file, super_seed=super_seed)
         except BaseException:
             file.close()

@@ -7,6 +7,7 @@ ends when the last fetcher has verified every piece. Rows LB-Q-PRF-01 and FL-SWM
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,15 +17,15 @@ import click
 import numpy as np
 import trio
 
-from fleet.environment import Environment
+from fleet.environment import Environment, in_thread, off_loop_checkpoint
 from fleet.errors import LocalMisuse
 from fleet.fleet import BINDINGS, FULL_MESH, MAX_PEERS, Fleet, default_degree
 from fleet.limits import KIB, MAX_PIECE_SIZE, MAX_PIECES, MIB
 from fleet.storage import Directory, DirectoryFile
 from fleet.swarm.manifest import Manifest
-from stress.harness.artifact import make_file
+from stress.harness.artifact import make_file, shared
 from stress.harness.baselines import raw_stream_seconds, single_stream_seconds
-from stress.harness.options import OUR_FILES, option
+from stress.harness.options import option
 from stress.harness.page_cache import warm
 from stress.harness.plots import heat_map, steps_over_time
 from stress.harness.process import allow_open_files, anonymous_mib, cpu_seconds, peak_rss_mib, quiet_collector
@@ -62,9 +63,6 @@ def check_arguments(args: Mapping[str, Any]) -> None:
     size = args["mebibytes"] * MIB
     if args["file"] is not None:
         path: Path = args["file"]
-        out: Path | None = args["out"]
-        if out is not None and path.resolve() in [out.resolve() / name for name in OUR_FILES]:
-            raise LocalMisuse(f"the run would replace {path}, which it is to read: choose another --out")
         file = _open(path)
         size = file.size()
         file.close()
@@ -82,10 +80,8 @@ def check_arguments(args: Mapping[str, Any]) -> None:
 
 
 def _open(path: Path) -> DirectoryFile:
-    if path.is_dir():
+    if os.path.isdir(path):  # unlike Path's, it takes any name
         raise LocalMisuse(f"{path} is a folder: name a file with --file")
-    if path.exists() and not path.is_file():  # to open a pipe would wait for its writer
-        raise LocalMisuse(f"{path} is no regular file: copy its content to one, and name that with --file")
     return DirectoryFile(path, writable=False)
 
 
@@ -121,7 +117,9 @@ class _Run:
         path = args["file"] or await make_file(context.scratch / "artifact", args["mebibytes"], context.seed)
         file = _open(path)
         try:
-            manifest = await trio.to_thread.run_sync(lambda: Manifest.of_file(file, self.piece_size))
+            manifest = await in_thread(
+                lambda: Manifest.of_file(file, self.piece_size, on_piece=lambda _: off_loop_checkpoint())
+            )
             context.parameters.update(peers=args["peers"], pieces=manifest.pieces)
         finally:
             file.close()
@@ -142,9 +140,8 @@ class _Run:
         context = self.context
         context.metrics["start_seconds"] = fleet.start_seconds
         self.fetchers = [peer.name for peer in fleet.peers[1:]]
-        await fleet[0].share(path, self.piece_size)
         self._enter("swarm")
-        async with trio.open_nursery() as nursery:
+        async with shared(fleet[0], path, manifest), trio.open_nursery() as nursery:
             nursery.start_soon(self._sample)
             cpu = cpu_seconds()
             self.started = trio.current_time()

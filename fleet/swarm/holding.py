@@ -45,6 +45,7 @@ class Holding:
         self.verified_at: list[float] = []
         """When each verified piece became so, in order."""
         self._over = trio.Event()
+        self._failed = trio.Event()
 
     @property
     def pieces(self) -> int | None:
@@ -70,7 +71,15 @@ class Holding:
     def settle(self, failure: FleetError | None = None) -> None:
         """The download is over, or failed."""
         self.failure = self.failure or failure
+        if self.failure is not None:
+            self._failed.set()
         self._over.set()
+
+    async def fails(self) -> FleetError:
+        """Return what made it impossible to go on with this artifact, once something has."""
+        await self._failed.wait()
+        assert self.failure is not None, "set before the event"  # noqa: S101
+        return self.failure
 
     async def wait(self) -> None:
         """Return when every piece is held; raises what made that impossible (``StorageFailed``, ``LocalMisuse``)."""

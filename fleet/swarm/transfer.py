@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import trio
 
+from fleet.environment import off_loop_checkpoint
 from fleet.errors import FleetError, LimitExceeded, LinkBroken, LocalMisuse, PeerViolation, StorageFailed
 from fleet.limits import HAVE_BATCH, MAX_ANSWERS_ADRIFT, MAX_ARTIFACTS
 from fleet.swarm.bitfield import from_wire_untrusted, to_wire
@@ -106,7 +107,9 @@ class Transfer:
             async with self._opening:
                 store = None
                 if PieceStore.is_stored(self._storage, root):
-                    store = await self._environment.off_loop(lambda: PieceStore.reopen(self._storage, root))
+                    store = await self._environment.off_loop(
+                        lambda: PieceStore.reopen(self._storage, root, lambda _: off_loop_checkpoint())
+                    )
         except BaseException:
             if self.holdings.get(root) is holding:
                 del self.holdings[root]

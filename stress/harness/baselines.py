@@ -21,6 +21,7 @@ from fleet.errors import LinkBroken, PeerViolation
 from fleet.fleet import Fleet
 from fleet.limits import MIB
 from fleet.storage import Directory, DirectoryFile
+from stress.harness.artifact import shared
 from stress.harness.process import quiet_collector
 
 if TYPE_CHECKING:
@@ -56,9 +57,11 @@ async def _median(manifest: Manifest, once: Callable[[], Awaitable[float]]) -> f
 
 
 async def _fetch(environment: Environment, file: Path, manifest: Manifest, folder: Path) -> float:
-    async with Fleet(2, environment=environment, storage=lambda index: Directory(folder / f"{index}")) as fleet:
+    async with (
+        Fleet(2, environment=environment, storage=lambda index: Directory(folder / f"{index}")) as fleet,
         # No super-seeding: with one fetcher there is nobody to spread the pieces over, it would only hold them back.
-        artifact = await fleet[0].share(file, manifest.piece_size, super_seed=False)
+        shared(fleet[0], file, manifest, super_seed=False) as artifact,
+    ):
         with quiet_collector():
             started = trio.current_time()
             copy = await fleet[1].fetch(artifact.root)
@@ -67,6 +70,7 @@ async def _fetch(environment: Environment, file: Path, manifest: Manifest, folde
         if copy.store is not None:
             copy.store.remove()  # the next copy finds the same memory and disk
         return seconds
+    raise AssertionError("the block returns or raises")
 
 
 async def _copy(environment: Environment, file: Path, manifest: Manifest, folder: Path) -> float:

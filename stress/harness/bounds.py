@@ -14,6 +14,7 @@ import enum
 import math
 import operator
 import re
+import sys
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,6 +42,9 @@ _KEYS: Final = (*_REQUIRED, "row", "mode", "when", "binding")
 _TEXT_KEYS: Final = tuple(key for key in _KEYS if key not in ("bound", "when"))
 _HEADER: Final = re.compile(r"\s*\[\[\s*[\"']?check[\"']?\s*\]\]")
 _LARGEST: Final = 1e300  # any bound beyond it is a typing error, and floats end soon after
+
+MAX_BOUNDS_BYTES: Final = 1 << 20
+"""Of a bounds file: ours has 30 KiB."""
 
 
 class BoundsError(LocalMisuse):
@@ -104,7 +108,12 @@ def load_bounds(
 
 def _parse(path: Path) -> tuple[list[str], dict[str, Any]]:
     try:
-        data = path.read_bytes()
+        if path.exists() and not path.is_file():
+            raise BoundsError(f"the bounds file {path} is no regular file: name one with --bounds")
+        with path.open("rb") as file:
+            data = file.read(MAX_BOUNDS_BYTES + 1)
+        if len(data) > MAX_BOUNDS_BYTES:
+            raise BoundsError(f"{path} has more than {MAX_BOUNDS_BYTES:,} bytes: that is no bounds file")
     except OSError as error:
         raise BoundsError(f"cannot read the bounds file {path} ({error.strerror}): name one with --bounds") from None
     try:
@@ -336,7 +345,8 @@ def margin(op: str, value: Number, bound: Number) -> float:
     equality leaves no room: its margin is 0 or negative.
     """
     room = {"<": bound - value, ">": value - bound}.get(op[0], -abs(value - bound))
-    return room / abs(bound) if bound else float(room)
+    share = room / abs(bound) if bound else float(room)
+    return share if math.isfinite(share) else math.copysign(sys.float_info.max, share)
 
 
 def run_verdict(rows: Iterable[RowResult]) -> Verdict:

@@ -7,6 +7,7 @@ itself broke, 130 Ctrl-C, 143 SIGTERM.
 from __future__ import annotations
 
 import datetime
+import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ EXIT_MISUSE: Final = 3
 EXIT_BROKEN: Final = 4
 EXIT_INTERRUPTED: Final = 130
 EXIT_TERMINATED: Final = 143
+EXIT_HUNG_UP: Final = 129
 EXIT_OF_VERDICT: Final[Mapping[Verdict, int]] = {
     Verdict.PASS: EXIT_PASS,
     Verdict.FAIL: EXIT_FAILED,
@@ -76,7 +78,7 @@ def shared_options(bindings: Sequence[str], modes: Sequence[str] = ()) -> list[c
         ),
         option(
             "--deadline-seconds",
-            type=click.FloatRange(min=0, min_open=True),
+            type=click.FloatRange(min=0, min_open=True, max=1e9),
             default=1800.0,
             help="The run fails if it has not finished by then; the report says how far it came.",
         ),
@@ -204,6 +206,16 @@ def _fresh(wanted: Path) -> Path:
             number += 1
         else:
             return folder
+
+
+def check_not_replaced(out: Path | None, inputs: Sequence[Path | None]) -> None:
+    """Raise ``LocalMisuse`` when a file that the run is to read is one that it would replace in its run folder."""
+    if out is None:
+        return
+    ours = {os.path.realpath(out / name) for name in OUR_FILES}
+    for path in inputs:
+        if path is not None and os.path.realpath(path) in ours:
+            raise LocalMisuse(f"the run would replace {path}, which it is to read: choose another --out")
 
 
 def replay_command(module: str, context: click.Context, bounds: Path) -> str:

@@ -139,7 +139,7 @@ def write_atomically(path: Path, text: str) -> None:
     """Write a file so that a reader sees the old content or the new, never a part. Raises ``OSError``."""
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:
-        with open(descriptor, "w", encoding="utf-8") as file:
+        with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
         Path(name).chmod(0o644)  # mkstemp's 0600 would hide a report from the colleague it is meant for
         Path(name).replace(path)

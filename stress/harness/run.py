@@ -46,7 +46,11 @@ if TYPE_CHECKING:
 
 TRACE_TAIL: Final = 64
 """Events kept in memory for each peer, for the trace of one that stalls."""
-_SIGNAL_EXITS: Final = {signal.SIGINT: options.EXIT_INTERRUPTED, signal.SIGTERM: options.EXIT_TERMINATED}
+_SIGNAL_EXITS: Final = {
+    signal.SIGINT: options.EXIT_INTERRUPTED,
+    signal.SIGTERM: options.EXIT_TERMINATED,
+    signal.SIGHUP: options.EXIT_HUNG_UP,
+}
 _PIPE_WIDTH: Final = 100
 _MAX_WIDTH: Final = 120
 
@@ -118,7 +122,7 @@ class EventLog:
     """
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("w", encoding="utf-8", buffering=1 << 20)
+        self._file = path.open("w", encoding="utf-8", errors="backslashreplace", buffering=1 << 20)
         self._encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False, default=str).encode
         self._tails: dict[str | int, collections.deque[str]] = {}
         self._failure: StorageFailed | None = None
@@ -188,6 +192,7 @@ def _run(scenario: Scenario, click_context: click.Context) -> int:
     if scenario.check_arguments is not None:
         scenario.check_arguments(args)
     bounds = options.find_bounds(args["bounds"])
+    options.check_not_replaced(args["out"], [bounds, args.get("file")])
     checks = load_bounds(bounds, scenario.name)
     started = datetime.datetime.now(datetime.UTC)
     folder = options.make_run_folder(args["out"], scenario.name, args["seed"], started)
@@ -244,7 +249,7 @@ def _execute(scenario: Scenario, context: Context) -> str | None:
     """Run the scenario to its end; return None, or why it counts as failed. Raises what else went wrong."""
 
     async def supervised() -> None:
-        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        with trio.open_signal_receiver(*_SIGNAL_EXITS) as signals:
             await _supervise(scenario, context, signals)
 
     try:
@@ -338,8 +343,10 @@ def _conclude(
         text = render_text(report, width=width, colour=terminal, html=html)
     try:
         click.echo(text, nl=False)
-    except BrokenPipeError:  # the reader (head, say) has seen enough; the verdict still stands
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.stdout.flush()
+    except (OSError, AttributeError):  # nobody reads (any more), or there is no output: the verdict still stands
+        if sys.stdout is not None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return options.EXIT_OF_VERDICT[verdict]
 
 
