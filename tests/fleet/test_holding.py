@@ -10,6 +10,7 @@ from fleet.fleet import Fleet
 from fleet.net.tcp import TcpBinding
 from fleet.storage import DirectoryFile
 from fleet.swarm.holding import Holding
+from fleet.swarm.piece_store import PieceStore
 from tests.helpers.events import Recorder
 
 
@@ -27,6 +28,7 @@ def test_a_stall_is_the_longest_wait_while_unfinished() -> None:
 
 async def test_a_goodbye_says_nothing_of_local_paths(tmp_path, monkeypatch) -> None:
     trace = Recorder()
+    monkeypatch.setattr(PieceStore, "check_unchanged", lambda _store: None)  # so that the cut is met in mid-piece
     with trio.fail_after(30):
         async with Fleet(2, trace=trace, folder=tmp_path) as fleet:
             secret = tmp_path / "secret-\udcff-name.bin"

@@ -149,10 +149,12 @@ def test_writing_replaces_the_file_whole_or_not_at_all(tmp_path):
     write_atomically(path, "one")
     write_atomically(path, "two — é")
     assert path.read_text(encoding="utf-8") == "two — é"
-    with pytest.raises(UnicodeEncodeError):
-        write_atomically(path, "\ud800")
+    with pytest.raises(TypeError):
+        write_atomically(path, 5)
     assert path.read_text(encoding="utf-8") == "two — é"
     assert list(tmp_path.iterdir()) == [path]
+    write_atomically(path, "\udcff")  # of a file name that is not UTF-8
+    assert path.read_text(encoding="utf-8") == "\\udcff"
     assert path.stat().st_mode & 0o777 == 0o644
 
 
