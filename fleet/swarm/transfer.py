@@ -132,6 +132,9 @@ class Transfer:
             self._begin(holding, store)
         for neighbour in self._neighbours.values():
             self._introduce(holding, neighbour)
+            if store is not None:
+                # What it said while the store was reopened met no download, and it will not say it again unasked.
+                neighbour.send(Join(root))
         return holding
 
     def leave(self, root: bytes) -> None:
@@ -298,6 +301,7 @@ class Transfer:
             return
         held = from_wire_untrusted(message.bits, holding.store.manifest.pieces) & holding.super_seed.unsent
         holding.super_seed.held_elsewhere(map(int, np.flatnonzero(held)), trio.current_time())
+        self._reveal_all_round(holding)
         self._set_timer()
 
     def _send_manifest_untrusted(self, holding: Holding, neighbour: Neighbour, number: int) -> None:

@@ -15,7 +15,7 @@ from fleet.fleet import BINDINGS
 from fleet.limits import MAX_ARTIFACTS
 from fleet.swarm.piece_store import PieceStore
 from fleet.swarm.transfer import Transfer
-from fleet.wire.messages import Join, Leave, WantManifest
+from fleet.wire.messages import Bitfield, Join, Leave, SwarmMessage, WantManifest
 from tests.conformance.links import guarded
 from tests.helpers.disks import Fault, MemoryDisk
 from tests.helpers.hostile import hostile
@@ -23,6 +23,7 @@ from tests.helpers.toy import Artifact, Toy, memory_file, nothing_left_open, toy
 
 if TYPE_CHECKING:
     from fleet.environment import Environment
+    from fleet.net.neighbour import Neighbour
     from fleet.swarm.holding import Holding
 
 T = TypeVar("T")
@@ -522,6 +523,40 @@ async def test_a_super_seeder_whose_first_offers_nobody_needs_goes_on_to_others(
         await share(toy, 0, super_seed=True)
         await holding.wait()
         assert holding.received_bytes == 1_024
+
+
+@guarded
+async def test_what_is_offered_while_the_store_is_reopened_is_not_lost(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed at half and back: a neighbour that answers before this side can listen is asked again."""
+    async with toy_fleet(2, name) as toy:
+        preload(toy.disks[1], list(range(8)))
+        swarm = toy.fleet[1].swarm
+        gate = Gate(toy.fleet.environment)
+        monkeypatch.setattr(swarm, "_environment", gate)
+        offered = trio.Event()
+        handle = swarm.handle_untrusted
+
+        def listen(neighbour: Neighbour, message: SwarmMessage) -> None:
+            handle(neighbour, message)
+            if isinstance(message, Bitfield) and any(message.bits):
+                offered.set()
+
+        monkeypatch.setattr(swarm, "handle_untrusted", listen)
+        found: list[Holding] = []
+
+        async def fetch() -> None:
+            found.append(await toy.fleet[1].fetch(ARTIFACT.root))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fetch)
+            await gate.arrived.wait()
+            await share(toy, 0, super_seed=True)
+            await offered.wait()  # the origin has said what it offers, and met no download
+            gate.open.set()
+        await found[0].wait()
+        assert found[0].received_bytes == 24 * 1_024
 
 
 @guarded
