@@ -124,17 +124,21 @@ class _Run:
         finally:
             file.close()
         self._enter("single-stream baselines")
-        with Directory(context.scratch) as storage:
-            await trio.to_thread.run_sync(warm, storage, manifest.size * (args["peers"] - 1))
+        await self._warm(manifest)
         environment = Environment(BINDINGS[context.binding](), context.seed)
         baseline = context.scratch / "baseline"
         self.raw_seconds = await raw_stream_seconds(environment, path, manifest, baseline)
         self.single_seconds = await single_stream_seconds(environment, path, manifest, baseline)
         environment = replace(environment, trace=context.events)
+        await self._warm(manifest)  # again: what the baselines freed, the host may have taken back meanwhile
         self._enter("starting peers")
         folder = context.scratch / "peers"
         async with Fleet(args["peers"], environment=environment, storage=lambda i: Directory(folder / f"{i}")) as fleet:
             await self._swarm(fleet, path, manifest)
+
+    async def _warm(self, manifest: Manifest) -> None:
+        with Directory(self.context.scratch) as storage:
+            await trio.to_thread.run_sync(warm, storage, manifest.size * (self.context.args["peers"] - 1))
 
     async def _swarm(self, fleet: Fleet, path: Path, manifest: Manifest) -> None:
         context = self.context
