@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from fleet.identity.keys import PeerId
 
-HAVE_SOONEST: Final = 0.01
+HAVE_SOONEST: Final = 0.04
 HAVE_LATEST: Final = 0.25
 """Seconds for which news of a piece waits for company: at least the first, and the second where the neighbour's
 requests wait here (its choice can wait too) or ours wait there (a request that will carry the news is about to go)."""
