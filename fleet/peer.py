@@ -240,6 +240,7 @@ class Peer:
                 oldest, _ = self._pending.popitem(last=False)
                 oldest.cancel()
                 self.handshakes_displaced += 1
+                self._emit("handshake_displaced", pending=len(self._pending))
             scope = trio.CancelScope(deadline=trio.current_time() + HANDSHAKE_SECONDS)
             self._pending[scope] = None
             self._nursery.start_soon(self._welcome, link, scope)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from fleet.limits import MAX_REMEMBERED_PEERS
+
 if TYPE_CHECKING:
     from fleet.errors import FleetError
     from fleet.identity.keys import PeerId
@@ -39,7 +41,7 @@ class Holding:
         self.longest_stall = 0.0
         """Seconds: the longest time without progress while unfinished."""
         self.served: Counter[PeerId] = Counter()
-        """Payload bytes sent, by neighbour."""
+        """Payload bytes sent, by neighbour; the oldest are forgotten beyond ``MAX_REMEMBERED_PEERS``."""
         self.received_bytes = 0
         """Payload bytes received, wanted or not."""
         self.verified_at: list[float] = []
@@ -67,6 +69,12 @@ class Holding:
         if self.finished_at is None:
             self.longest_stall = max(self.longest_stall, now - self.progress_at)
             self.progress_at = now
+
+    def count_served(self, peer: PeerId, count: int) -> None:
+        """Note payload bytes sent. Whoever comes under ever new identities cannot grow this without end."""
+        self.served[peer] += count
+        if len(self.served) > MAX_REMEMBERED_PEERS:
+            del self.served[next(iter(self.served))]
 
     def settle(self, failure: FleetError | None = None) -> None:
         """The download is over, or failed."""

@@ -135,10 +135,6 @@ class Picker:
         """The missing pieces that no source offers."""
         return [int(piece) for piece in np.flatnonzero(self._missing & (self._order < self._pieces))]
 
-    def interesting(self, source: int) -> bool:
-        """Whether ``source`` offers anything that is missing."""
-        return bool((self._offers[source] & self._missing).any())
-
     def choose(self, source: int, count: int, *, also_common: bool) -> list[int]:
         """Up to ``count`` pieces to ask ``source`` for, in order of asking.
 

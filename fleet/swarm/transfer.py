@@ -489,7 +489,7 @@ class Transfer:
             finally:
                 holding.sending -= 1
                 self._close_unless_sending(holding)
-            holding.served[neighbour.peer] += length
+            holding.count_served(neighbour.peer, length)
             if holding.super_seed is not None:
                 self._sent_once(holding, neighbour, owed.piece)
 

@@ -7,6 +7,8 @@ import trio
 
 from fleet.environment import Environment
 from fleet.fleet import Fleet
+from fleet.identity.keys import PeerId
+from fleet.limits import MAX_REMEMBERED_PEERS
 from fleet.net.tcp import TcpBinding
 from fleet.storage import DirectoryFile
 from fleet.swarm.holding import Holding
@@ -65,3 +67,13 @@ def test_a_directory_forgets_the_files_that_were_closed(tmp_path) -> None:
         assert folder._open == [kept]
     assert isinstance(kept, DirectoryFile)
     assert kept.closed
+
+
+def test_served_remembers_only_so_many() -> None:
+    holding = Holding(bytes(32))
+    for number in range(MAX_REMEMBERED_PEERS + 1):
+        holding.count_served(PeerId(number.to_bytes(32, "big")), 5)
+        holding.count_served(PeerId(number.to_bytes(32, "big")), 5)
+    assert len(holding.served) == MAX_REMEMBERED_PEERS
+    assert PeerId(bytes(32)) not in holding.served
+    assert set(holding.served.values()) == {10}
