@@ -24,7 +24,7 @@ MAX_CBOR_ITEMS: Final = 65_536
 MAX_CONTROL_FRAME: Final = 1 * MIB
 """A control frame's payload; checked in the header, before anything is allocated."""
 MAX_MESSAGES_PER_FRAME: Final = 1_024
-"""One signature covers at most this many messages, so decoding one frame stays in the low milliseconds."""
+"""One frame holds at most this many messages, so decoding one frame stays in the low milliseconds."""
 MAX_CONTROL_OUTBOX: Final = 4 * MIB
 """Encoded control messages waiting for a peer that does not read. Beyond it the link is cut and counted."""
 MAX_HELLO: Final = 1_024

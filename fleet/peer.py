@@ -17,6 +17,7 @@ import trio
 
 from fleet.environment import off_loop_checkpoint
 from fleet.errors import DeadlineExceeded, FleetError, LinkBroken, LinkClosed, LocalMisuse, PeerViolation
+from fleet.identity.exchange import SECRET_SIZE
 from fleet.limits import HANDSHAKE_SECONDS, MAX_LINKS, MAX_PENDING_HANDSHAKES, MAX_REMEMBERED_PEERS, MIB
 from fleet.net.hello import NONCE_SIZE, Hello, Purpose
 from fleet.net.neighbour import Neighbour
@@ -280,12 +281,14 @@ class Peer:
         self, link: Link, role: Role, hello: Hello, expected_peer: PeerId | None
     ) -> Neighbour | PeerId:
         """The session's handshake, up to a link that carries messages or pieces. See ``_initiate``."""
+        authenticates = self._environment.binding.authenticates
         session = Session(
             self.identity,
             role,
             hello,
             now=trio.current_time(),
-            channel_peer=link.channel_peer if self._environment.binding.authenticates else None,
+            secret=b"" if authenticates else self._environment.entropy(SECRET_SIZE),
+            channel_peer=link.channel_peer if authenticates else None,
             expected_peer=expected_peer,
             generation_of=lambda peer: self._generations.get(peer, 0),
         )

@@ -24,7 +24,6 @@ from nacl.exceptions import BadSignatureError
 
 from fleet.errors import LocalMisuse, PeerViolation
 
-FRAME_DOMAIN: Final = b"fleet/frame/1\0"
 HANDSHAKE_DOMAIN: Final = b"fleet/handshake/1\0"
 CHANNEL_DOMAIN: Final = b"fleet/channel/1\0"
 

@@ -7,6 +7,7 @@ from enum import IntEnum
 from typing import Final
 
 from fleet.errors import PeerViolation
+from fleet.identity.exchange import PUBLIC_SIZE
 from fleet.identity.keys import PeerId
 from fleet.limits import MAX_ADDRESS, MAX_HELLO
 from fleet.wire import cbor
@@ -24,7 +25,9 @@ class Purpose(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """What a side says of itself first. ``session`` is the control session that a bulk link belongs to, else empty."""
+    """What a side says of itself first. ``session`` is the control session that a bulk link belongs to, else empty.
+    ``exchange`` is the public half of its link secret (``identity.exchange``); empty where the channel authenticates.
+    """
 
     purpose: Purpose
     key: PeerId
@@ -34,6 +37,7 @@ class Hello:
     address: str = ""
     session: bytes = b""
     features: tuple[int, ...] = ()
+    exchange: bytes = b""
 
     def encode(self) -> bytes:
         """Canonical CBOR."""
@@ -48,6 +52,7 @@ class Hello:
                 self.address,
                 self.session,
                 list(self.features),
+                self.exchange,
             ]
         )
 
@@ -61,9 +66,9 @@ class Hello:
             raise PeerViolation("a hello that is no array")
         if fields[0] != VERSION:
             raise PeerViolation(f"the peer speaks version {fields[0]}, this side version {VERSION}: use one release")
-        if len(fields) != 9:
-            raise PeerViolation(f"a hello of {len(fields)} fields, not 9")
-        purpose, key, nonce, incarnation, generation, address, session, features = fields[1:]
+        if len(fields) != 10:
+            raise PeerViolation(f"a hello of {len(fields)} fields, not 10")
+        purpose, key, nonce, incarnation, generation, address, session, features, exchange = fields[1:]
         if (
             type(purpose) is not int
             or purpose not in (Purpose.CONTROL, Purpose.BULK)
@@ -81,7 +86,9 @@ class Hello:
             or len(session) != (32 if purpose == Purpose.BULK else 0)
             or type(features) is not list
             or not all(type(feature) is int for feature in features)
+            or type(exchange) is not bytes
+            or len(exchange) not in (0, PUBLIC_SIZE)
         ):
             raise PeerViolation("a hello with a field out of its range")
         numbers = tuple(feature for feature in features if type(feature) is int)
-        return cls(Purpose(purpose), PeerId(key), nonce, incarnation, generation, address, session, numbers)
+        return cls(Purpose(purpose), PeerId(key), nonce, incarnation, generation, address, session, numbers, exchange)

@@ -114,7 +114,7 @@ class Binding(Protocol):
 
     @property
     def authenticates(self) -> bool:
-        """True when the channel proves both identities and protects the bytes, so that frames need no signature."""
+        """True when the channel proves both identities and protects the bytes, so that frames need no tag."""
         ...
 
     async def listen(self, identity: Identity, address: str = "127.0.0.1:0") -> Listener:

@@ -1,6 +1,6 @@
 """A neighbour: one proved peer with its two links, and the tasks that move bytes over them.
 
-The control link carries signed batches of messages, the bulk link the bytes of pieces, so that a message never waits
+The control link carries batches of messages, the bulk link the bytes of pieces, so that a message never waits
 behind a mebibyte. Whichever of the tasks ends first ends the neighbour, and its error says why.
 """
 

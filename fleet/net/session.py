@@ -6,9 +6,10 @@ State machine, the same for both sides and for control and bulk links::
             (where the channel authenticates, the hello leads straight to PROVED)
 
 The session id is the hash of both hellos, initiator's first. On a channel that proves nothing (TCP) each side signs the
-session id and its role, and later every MESSAGES frame: one signature over session id, role, frame number and the whole
-batch, so a frame cannot be replayed on another link, in another direction or twice. On TLS the certificate is the
-proof, the hello's key must be the certificate's, and frames carry no signature.
+session id and its role, and both derive keys from the hellos' exchange (``identity.exchange``): every MESSAGES frame
+carries one tag over its number and the whole batch, under a key of this session and direction, so a frame cannot be
+forged, or replayed on another link, in another direction or twice. On TLS the certificate is the proof, the hello's key
+must be the certificate's, and frames carry no tag.
 
 Exactly one link survives a simultaneous dial because exactly one side decides: of a control link the peer with the
 smaller id, of a bulk link the responder. Until its Accept nothing but Accept and Close is taken, so nothing is lost on
@@ -26,8 +27,9 @@ from typing import Final, TypeAlias
 
 import blake3
 
-from fleet.errors import LimitExceeded, LinkClosed, LocalMisuse, PeerViolation
-from fleet.identity.keys import FRAME_DOMAIN, HANDSHAKE_DOMAIN, SIGNATURE_SIZE, Identity, PeerId, verify_untrusted
+from fleet.errors import LimitExceeded, LinkBroken, LinkClosed, LocalMisuse, PeerViolation
+from fleet.identity.exchange import SECRET_SIZE, TAG_SIZE, TagKey, exchange_public, session_keys_untrusted
+from fleet.identity.keys import HANDSHAKE_DOMAIN, Identity, PeerId, verify_untrusted
 from fleet.limits import (
     LIVENESS_SECONDS,
     MAX_CBOR_ITEMS,
@@ -53,7 +55,7 @@ from fleet.wire.messages import (
     item_count,
 )
 
-_BATCH_ROOM: Final = MAX_CONTROL_FRAME - SIGNATURE_SIZE - 8
+_BATCH_ROOM: Final = MAX_CONTROL_FRAME - TAG_SIZE - 8
 _BATCH_ITEMS: Final = MAX_CBOR_ITEMS - 1
 
 
@@ -115,14 +117,19 @@ class Session:
         hello: Hello,
         *,
         now: float,
+        secret: bytes = b"",
         channel_peer: PeerId | None = None,
         expected_peer: PeerId | None = None,
         generation_of: Callable[[PeerId], int] = lambda _peer: 0,
     ) -> None:
         """``hello`` is this side's; a responder's takes purpose and session from the initiator's, and its generation
-        from ``generation_of``. ``channel_peer`` is the identity that an authenticating channel has proved; None
-        means that frames are signed.
+        from ``generation_of``. ``channel_peer`` is the identity that an authenticating channel has proved; without
+        one frames carry tags, for which ``secret`` gives 32 fresh random bytes.
         """
+        if channel_peer is None:
+            if len(secret) != SECRET_SIZE:
+                raise LocalMisuse(f"a channel that proves no identity needs a secret of {SECRET_SIZE} random bytes")
+            hello = replace(hello, exchange=exchange_public(secret))
         self.peer: PeerId | None = None
         self.their_hello: Hello | None = None
         self.session_id = b""
@@ -132,7 +139,9 @@ class Session:
         self._role = role
         self._hello = hello
         self._channel_peer = channel_peer
-        self._signed = channel_peer is None
+        self._secret = secret
+        self._keys: tuple[TagKey, TagKey] | None = None
+        """By role. Frames carry no tag without."""
         self._expected = expected_peer
         self._generation_of = generation_of
         self.decides = False
@@ -155,8 +164,8 @@ class Session:
     def receive_untrusted(self, data: memoryview | bytes, now: float) -> list[SessionEvent]:
         """Take bytes from the link and return what happened, in order. Once the session is CLOSED nothing happens.
 
-        Raises ``PeerViolation`` (the session is then CLOSED), or ``LimitExceeded`` as ``send`` does, when the other
-        side pings and does not read the answers.
+        Raises ``PeerViolation`` or, for bytes changed on the way, ``LinkBroken`` (the session is then CLOSED), or
+        ``LimitExceeded`` as ``send`` does, when the other side pings and does not read the answers.
         """
         events: list[SessionEvent] = []
         if self._is_closed:
@@ -175,6 +184,9 @@ class Session:
         except PeerViolation as violation:
             self.state = State.CLOSED
             violation.peer = self.peer or self._channel_peer  # only a proved peer is to blame, not a claimed key
+            raise
+        except LinkBroken:
+            self.state = State.CLOSED
             raise
         return events
 
@@ -219,6 +231,8 @@ class Session:
             raise PeerViolation(f"expected peer {self._expected.short}, found {hello.key.short}", self._channel_peer)
         if hello.purpose is not self._hello.purpose and self._role is Role.INITIATOR:
             raise PeerViolation("the responder changed the link's purpose")
+        if (not hello.exchange) is (self._channel_peer is None):
+            raise PeerViolation("a hello with an exchange key where the channel authenticates, or without one on TCP")
         self.their_hello = hello
         if self._role is Role.RESPONDER:
             self._hello = replace(
@@ -231,7 +245,8 @@ class Session:
             first, second = self._hello_bytes, payload
         transcript = b"".join(len(part).to_bytes(4, "big") + part for part in (first, second))
         self.session_id = blake3.blake3(transcript, derive_key_context="peerfleet session id 1").digest()
-        if self._signed:
+        if self._channel_peer is None:
+            self._keys = session_keys_untrusted(self._secret, hello.exchange, self.session_id)
             proof = self._identity.sign(HANDSHAKE_DOMAIN, self.session_id + bytes([self._role]))
             self._frames_out.append(control_frame(FrameKind.PROOF, proof))
             self.state = State.PROOF
@@ -290,27 +305,22 @@ class Session:
             self._outbox_size = 0
             events.append(Closed(goodbye.reason))
 
-    # --- signatures ---
-
-    def _signed_part(self, role: int, number: int, batch: bytes) -> bytes:
-        return self.session_id + bytes([role]) + number.to_bytes(8, "big") + batch
+    # --- tags ---
 
     def _open_untrusted(self, payload: bytes, phase: Phase) -> list[Message]:
         batch = payload
-        if self._signed:
-            signature, batch = payload[:SIGNATURE_SIZE], payload[SIGNATURE_SIZE:]
-            part = self._signed_part(1 - self._role, self._received_frames, batch)
-            verify_untrusted(self._require_hello().key, FRAME_DOMAIN, part, signature)
+        if self._keys is not None:
+            tag, batch = payload[:TAG_SIZE], payload[TAG_SIZE:]
+            self._keys[1 - self._role].check_untrusted(self._received_frames, batch, tag)
         self._received_frames += 1
         return decode_batch_untrusted(batch, phase)
 
     def _seal(self, batch: bytes) -> bytes:
         number = self._sent_frames
         self._sent_frames += 1
-        if not self._signed:
+        if self._keys is None:
             return control_frame(FrameKind.MESSAGES, batch)
-        signature = self._identity.sign(FRAME_DOMAIN, self._signed_part(self._role, number, batch))
-        return control_frame(FrameKind.MESSAGES, signature, batch)
+        return control_frame(FrameKind.MESSAGES, self._keys[self._role].tag(number, batch), batch)
 
     # --- out ---
 
@@ -360,7 +370,7 @@ class Session:
         return bool(self._frames_out or self._outbox)
 
     def take_output(self) -> bytes:
-        """The bytes to send now: whole frames, as many messages to a signature as fit. Call it once per wake-up."""
+        """The bytes to send now: whole frames, as many messages to a frame as fit. Call it once per wake-up."""
         if self._outbox:
             self._frames_out.append(self._next_batch())
         output = b"".join(self._frames_out)

@@ -30,7 +30,7 @@ from fleet.identity.channel_cert import (
     ChannelCertificate,
     peer_of_certificate_untrusted,
 )
-from fleet.identity.keys import CHANNEL_DOMAIN, FRAME_DOMAIN, Identity
+from fleet.identity.keys import CHANNEL_DOMAIN, HANDSHAKE_DOMAIN, Identity
 from fleet.limits import MAX_CHANNEL_ANSWERS, MAX_CHANNEL_CERTIFICATE
 from fleet.net.tls import TlsBinding, TlsLink, TlsListener
 
@@ -147,7 +147,7 @@ BAD: dict[str, tuple[Callable[[], Endpoint], str]] = {
         "does not verify",
     ),
     "key signature for another purpose": (
-        lambda: of(forge(value=identity_value(P256, domain=FRAME_DOMAIN))),
+        lambda: of(forge(value=identity_value(P256, domain=HANDSHAKE_DOMAIN))),
         "does not verify",
     ),
     "somebody else's identity": (lambda: of(forge(value=identity_value(P256, named=BOB))), "does not verify"),

@@ -10,7 +10,6 @@ from fleet.errors import LocalMisuse, PeerViolation
 from fleet.identity import keys
 from fleet.identity.keys import (
     CHANNEL_DOMAIN,
-    FRAME_DOMAIN,
     HANDSHAKE_DOMAIN,
     SIGNATURE_SIZE,
     Identity,
@@ -128,22 +127,21 @@ def refuse(peer: PeerId, domain: bytes, message: bytes, signature: bytes) -> Non
 
 
 def test_a_signature_is_for_one_peer_domain_and_message() -> None:
-    signature = ALICE.sign(FRAME_DOMAIN, b"message")
+    signature = ALICE.sign(HANDSHAKE_DOMAIN, b"message")
     assert len(signature) == SIGNATURE_SIZE
-    verify_untrusted(ALICE.peer_id, FRAME_DOMAIN, b"message", signature)
-    refuse(BOB.peer_id, FRAME_DOMAIN, b"message", signature)
-    refuse(ALICE.peer_id, HANDSHAKE_DOMAIN, b"message", signature)
+    verify_untrusted(ALICE.peer_id, HANDSHAKE_DOMAIN, b"message", signature)
+    refuse(BOB.peer_id, HANDSHAKE_DOMAIN, b"message", signature)
     refuse(ALICE.peer_id, CHANNEL_DOMAIN, b"message", signature)
     refuse(ALICE.peer_id, b"", b"message", signature)
-    refuse(ALICE.peer_id, FRAME_DOMAIN, b"Message", signature)
-    refuse(ALICE.peer_id, FRAME_DOMAIN, b"message\0", signature)
-    refuse(ALICE.peer_id, FRAME_DOMAIN, b"", signature)
+    refuse(ALICE.peer_id, HANDSHAKE_DOMAIN, b"Message", signature)
+    refuse(ALICE.peer_id, HANDSHAKE_DOMAIN, b"message\0", signature)
+    refuse(ALICE.peer_id, HANDSHAKE_DOMAIN, b"", signature)
 
 
 def test_no_domain_begins_another() -> None:
     # Domain and message are signed end to end, so if one domain began another, the rest of it could be a message.
     domains = [value for name, value in vars(keys).items() if name.endswith("_DOMAIN")]
-    assert {FRAME_DOMAIN, HANDSHAKE_DOMAIN, CHANNEL_DOMAIN} <= set(domains)
+    assert {HANDSHAKE_DOMAIN, CHANNEL_DOMAIN} <= set(domains)
     assert len(set(domains)) == len(domains)
     for domain in domains:
         assert domain.index(b"\0") == len(domain) - 1
@@ -151,49 +149,49 @@ def test_no_domain_begins_another() -> None:
 
 
 def test_every_flipped_bit_of_a_signature_shows() -> None:
-    signature = ALICE.sign(FRAME_DOMAIN, b"message")
+    signature = ALICE.sign(HANDSHAKE_DOMAIN, b"message")
     for bit in range(8 * SIGNATURE_SIZE):
         flipped = bytearray(signature)
         flipped[bit // 8] ^= 1 << bit % 8
-        refuse(ALICE.peer_id, FRAME_DOMAIN, b"message", bytes(flipped))
+        refuse(ALICE.peer_id, HANDSHAKE_DOMAIN, b"message", bytes(flipped))
 
 
 def test_every_flipped_bit_of_a_message_and_of_a_key_shows() -> None:
-    signature = ALICE.sign(FRAME_DOMAIN, b"message")
+    signature = ALICE.sign(HANDSHAKE_DOMAIN, b"message")
     for bit in range(8 * len(b"message")):
         flipped = bytearray(b"message")
         flipped[bit // 8] ^= 1 << bit % 8
-        refuse(ALICE.peer_id, FRAME_DOMAIN, bytes(flipped), signature)
+        refuse(ALICE.peer_id, HANDSHAKE_DOMAIN, bytes(flipped), signature)
     for bit in range(256):
         key = bytearray(ALICE.peer_id)
         key[bit // 8] ^= 1 << bit % 8
-        refuse(PeerId(key), FRAME_DOMAIN, b"message", signature)
+        refuse(PeerId(key), HANDSHAKE_DOMAIN, b"message", signature)
 
 
 @pytest.mark.parametrize("size", [0, 1, 32, SIGNATURE_SIZE - 1, SIGNATURE_SIZE + 1, 2 * SIGNATURE_SIZE])
 def test_signatures_of_another_size(size: int) -> None:
-    signature = (ALICE.sign(FRAME_DOMAIN, b"message") * 2)[:size]
-    refuse(ALICE.peer_id, FRAME_DOMAIN, b"message", signature)
+    signature = (ALICE.sign(HANDSHAKE_DOMAIN, b"message") * 2)[:size]
+    refuse(ALICE.peer_id, HANDSHAKE_DOMAIN, b"message", signature)
 
 
 def test_a_signature_cannot_lend_bytes_to_the_message() -> None:
-    signature = ALICE.sign(FRAME_DOMAIN, b"message")
-    refuse(ALICE.peer_id, FRAME_DOMAIN[1:], b"message", signature + FRAME_DOMAIN[:1])
-    refuse(ALICE.peer_id, FRAME_DOMAIN, b"essage", signature)
+    signature = ALICE.sign(HANDSHAKE_DOMAIN, b"message")
+    refuse(ALICE.peer_id, HANDSHAKE_DOMAIN[1:], b"message", signature + HANDSHAKE_DOMAIN[:1])
+    refuse(ALICE.peer_id, HANDSHAKE_DOMAIN, b"essage", signature)
 
 
 def test_a_second_form_of_the_same_signature_is_refused() -> None:
     # S + L satisfies the same equation: whoever accepts it gives one message two signatures (RFC 8032, section 5.1.7).
-    signature = ALICE.sign(FRAME_DOMAIN, b"message")
+    signature = ALICE.sign(HANDSHAKE_DOMAIN, b"message")
     scalar = int.from_bytes(signature[32:], "little") + GROUP_ORDER
-    refuse(ALICE.peer_id, FRAME_DOMAIN, b"message", signature[:32] + scalar.to_bytes(32, "little"))
+    refuse(ALICE.peer_id, HANDSHAKE_DOMAIN, b"message", signature[:32] + scalar.to_bytes(32, "little"))
 
 
 @pytest.mark.parametrize("key", [bytes(32), b"\1" + bytes(31), b"\xff" * 32, b"\xec" + b"\xff" * 30 + b"\x7f"])
 def test_keys_for_which_anything_would_verify(key: bytes) -> None:
     # Points of small order, for which a signature of zeros can hold, and encodings of no point at all.
     for signature in (bytes(64), b"\1" + bytes(63), key + bytes(32)):
-        refuse(PeerId(key), FRAME_DOMAIN, b"message", signature)
+        refuse(PeerId(key), HANDSHAKE_DOMAIN, b"message", signature)
 
 
 def test_an_identity_does_not_show_its_secret() -> None:
@@ -206,5 +204,5 @@ def test_an_identity_does_not_show_its_secret() -> None:
 
 def test_the_same_seed_is_the_same_peer() -> None:
     assert Identity(bytes(32)).peer_id == BOB.peer_id
-    assert Identity(bytes(32)).sign(FRAME_DOMAIN, b"m") == BOB.sign(FRAME_DOMAIN, b"m")
+    assert Identity(bytes(32)).sign(HANDSHAKE_DOMAIN, b"m") == BOB.sign(HANDSHAKE_DOMAIN, b"m")
     assert ALICE.peer_id != BOB.peer_id

@@ -23,6 +23,7 @@ from fleet.swarm.bitfield import to_wire
 from fleet.swarm.manifest import page
 from fleet.wire.frame import piece_header
 from fleet.wire.messages import Bitfield, Join, ManifestPage, Message, Request, WantManifest
+from tests.helpers.pair import session_of
 
 if TYPE_CHECKING:
     from fleet.net.link import Binding, Link
@@ -168,7 +169,7 @@ async def dial(
     link = await binding.dial(target.address, identity, target.peer_id)
     own = hello(identity, purpose, session=session, incarnation=incarnation, generation=generation, nonce=nonce)
     channel_peer = target.peer_id if binding.authenticates else None
-    core = Session(identity, Role.INITIATOR, own, now=trio.current_time(), channel_peer=channel_peer)
+    core = session_of(identity, Role.INITIATOR, own, now=trio.current_time(), channel_peer=channel_peer)
     return HostileLink(link, core)
 
 

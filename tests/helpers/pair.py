@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from fleet.identity.exchange import exchange_public
 from fleet.identity.keys import Identity, PeerId
 from fleet.net.hello import NONCE_SIZE, Hello, Purpose
 from fleet.net.session import Proved, Role, Session, SessionEvent, State
@@ -22,6 +23,32 @@ def hello_of(identity: Identity, purpose: Purpose = Purpose.CONTROL, nonce: byte
     session = CONTROL_SESSION if purpose is Purpose.BULK else b""
     return Hello(
         purpose, identity.peer_id, nonce or identity.peer_id[:NONCE_SIZE], 7, generation, "127.0.0.1:1", session, (1,)
+    )
+
+
+def secret_of(identity: Identity) -> bytes:
+    """A link secret with nothing left to chance."""
+    return bytes(identity.peer_id)
+
+
+def exchanging(hello: Hello, identity: Identity) -> Hello:
+    """The hello as a session with tags sends it."""
+    return replace(hello, exchange=exchange_public(secret_of(identity)))
+
+
+def session_of(
+    identity: Identity,
+    role: Role,
+    hello: Hello,
+    *,
+    now: float = 0.0,
+    channel_peer: PeerId | None = None,
+    expected_peer: PeerId | None = None,
+) -> Session:
+    """A session with nothing left to chance."""
+    secret = secret_of(identity) if channel_peer is None else b""
+    return Session(
+        identity, role, hello, now=now, secret=secret, channel_peer=channel_peer, expected_peer=expected_peer
     )
 
 
@@ -67,7 +94,7 @@ class Pair:
     """What each side has sent so far."""
 
     def __post_init__(self) -> None:
-        self.initiator = Session(
+        self.initiator = session_of(
             self.initiator_identity,
             Role.INITIATOR,
             hello_of(self.initiator_identity, self.purpose),
@@ -75,7 +102,7 @@ class Pair:
             channel_peer=None if self.signed else self.responder_identity.peer_id,
             expected_peer=self.expected,
         )
-        self.responder = Session(
+        self.responder = session_of(
             self.responder_identity,
             Role.RESPONDER,
             hello_of(self.responder_identity),

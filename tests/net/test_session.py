@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleet.errors import LimitExceeded, LinkClosed, LocalMisuse, PeerViolation
-from fleet.identity.keys import FRAME_DOMAIN, HANDSHAKE_DOMAIN, SIGNATURE_SIZE, Identity, PeerId
+from fleet.errors import LimitExceeded, LinkBroken, LinkClosed, LocalMisuse, PeerViolation
+from fleet.identity.exchange import TAG_SIZE, exchange_public, session_keys_untrusted
+from fleet.identity.keys import CHANNEL_DOMAIN, HANDSHAKE_DOMAIN, Identity, PeerId
 from fleet.limits import (
     HAVE_BATCH,
     LIVENESS_SECONDS,
@@ -37,7 +40,18 @@ from fleet.wire.messages import (
     encode_batch,
     encode_message,
 )
-from tests.helpers.pair import HIGH, LOW, STRANGER, Pair, drain, frames_of, hello_of
+from tests.helpers.pair import (
+    HIGH,
+    LOW,
+    STRANGER,
+    Pair,
+    drain,
+    exchanging,
+    frames_of,
+    hello_of,
+    secret_of,
+    session_of,
+)
 
 ROOT = b"r" * 32
 SIDES = [(LOW, HIGH), (HIGH, LOW)]
@@ -151,6 +165,13 @@ def blame(session: Session, stream: bytes, match: str) -> PeerId | None:
     return caught.value.peer
 
 
+def altered(session: Session, stream: bytes) -> None:
+    """Changed on the way: the session is over, and nobody is to blame."""
+    with pytest.raises(LinkBroken, match="tag"):
+        session.receive_untrusted(stream, 0.0)
+    assert session.state is State.CLOSED
+
+
 @pytest.mark.parametrize("signed", [True, False])
 def test_somebody_else_than_expected(signed: bool) -> None:
     pair = Pair(signed=signed, expected=STRANGER.peer_id)
@@ -161,19 +182,23 @@ def test_somebody_else_than_expected(signed: bool) -> None:
 
 @pytest.mark.parametrize("role", Role)
 def test_ones_own_key(role: Role) -> None:
-    session = Session(LOW, role, hello_of(LOW), now=0.0)
+    session = session_of(LOW, role, hello_of(LOW), now=0.0)
     assert blame(session, control_frame(FrameKind.HELLO, hello_of(LOW).encode()), "own key") is None
 
 
 def test_what_a_side_says_itself_cannot_be_said_back_to_it() -> None:
-    session = Session(LOW, Role.INITIATOR, hello_of(LOW), now=0.0)
+    session = session_of(LOW, Role.INITIATOR, hello_of(LOW), now=0.0)
     assert blame(session, drain(session), "own key") is None
 
 
 @pytest.mark.parametrize("role", Role)
 def test_another_key_than_the_channels(role: Role) -> None:
-    session = Session(LOW, role, hello_of(LOW), now=0.0, channel_peer=STRANGER.peer_id)
-    named = blame(session, control_frame(FrameKind.HELLO, hello_of(HIGH).encode()), "not the one that the channel")
+    session = session_of(LOW, role, hello_of(LOW), now=0.0, channel_peer=STRANGER.peer_id)
+    named = blame(
+        session,
+        control_frame(FrameKind.HELLO, exchanging(hello_of(HIGH), HIGH).encode()),
+        "not the one that the channel",
+    )
     assert named == STRANGER.peer_id
 
 
@@ -182,13 +207,13 @@ def test_another_version(version: int) -> None:
     fields = cbor.decode_untrusted(hello_of(HIGH).encode(), max_bytes=MAX_HELLO)
     assert isinstance(fields, list)
     for payload in (cbor.encode([version, *fields[1:]]), cbor.encode([version])):
-        session = Session(LOW, Role.RESPONDER, hello_of(LOW), now=0.0)
+        session = session_of(LOW, Role.RESPONDER, hello_of(LOW), now=0.0)
         assert blame(session, control_frame(FrameKind.HELLO, payload), "speaks version") is None
 
 
 def test_a_responder_that_changes_the_purpose() -> None:
-    session = Session(LOW, Role.INITIATOR, hello_of(LOW, Purpose.BULK), now=0.0)
-    assert blame(session, control_frame(FrameKind.HELLO, hello_of(HIGH).encode()), "purpose") is None
+    session = session_of(LOW, Role.INITIATOR, hello_of(LOW, Purpose.BULK), now=0.0)
+    assert blame(session, control_frame(FrameKind.HELLO, exchanging(hello_of(HIGH), HIGH).encode()), "purpose") is None
 
 
 HELLO_FIELDS: list[tuple[int, list[cbor.CborValue]]] = [
@@ -252,7 +277,7 @@ def wrong_proofs() -> dict[str, bytes]:
         "another key": STRANGER.sign(HANDSHAKE_DOMAIN, session_id + responder),
         "the other direction": HIGH.sign(HANDSHAKE_DOMAIN, session_id + bytes([Role.INITIATOR])),
         "another session": HIGH.sign(HANDSHAKE_DOMAIN, bytes(32) + responder),
-        "another domain": HIGH.sign(FRAME_DOMAIN, session_id + responder),
+        "another domain": HIGH.sign(CHANNEL_DOMAIN, session_id + responder),
         "reflected": LOW.sign(HANDSHAKE_DOMAIN, session_id + bytes([Role.INITIATOR])),
         "empty": b"",
         "cut": HIGH.sign(HANDSHAKE_DOMAIN, session_id + responder)[:-1],
@@ -272,13 +297,13 @@ def test_the_right_proof_passes_where_the_wrong_ones_do_not() -> None:
     pair = at_proof()
     proof = HIGH.sign(HANDSHAKE_DOMAIN, pair.initiator.session_id + bytes([Role.RESPONDER]))
     events = pair.initiator.receive_untrusted(control_frame(FrameKind.PROOF, proof), 0.0)
-    assert events == [Proved(HIGH.peer_id, hello_of(HIGH), True)]
+    assert events == [Proved(HIGH.peer_id, exchanging(hello_of(HIGH), HIGH), True)]
 
 
 def test_an_old_handshake_replayed() -> None:
     """The responder's nonce is fresh, so the proof of yesterday does not fit."""
     recorded = bytes(Pair().settle().sent[Role.INITIATOR])
-    responder = Session(HIGH, Role.RESPONDER, hello_of(HIGH, nonce=b"fresh" + bytes(27)), now=0.0)
+    responder = session_of(HIGH, Role.RESPONDER, hello_of(HIGH, nonce=b"fresh" + bytes(27)), now=0.0)
     assert blame(responder, recorded, "signature") is None
 
 
@@ -300,30 +325,30 @@ def test_frames_in_order_pass() -> None:
 def test_a_frame_replayed() -> None:
     pair, (first, _) = two_frames()
     pair.deliver(Role.RESPONDER, first)
-    assert blame(pair.responder, first, "signature") == LOW.peer_id
+    altered(pair.responder, first)
 
 
 def test_frames_swapped() -> None:
     pair, (_, second) = two_frames()
-    assert blame(pair.responder, second, "signature") == LOW.peer_id
+    altered(pair.responder, second)
 
 
 def test_a_frame_reflected() -> None:
     pair, (first, _) = two_frames()
-    assert blame(pair.initiator, first, "signature") == HIGH.peer_id
+    altered(pair.initiator, first)
 
 
 def test_a_frame_of_another_session() -> None:
     pair, _ = two_frames()
     other = Pair()
-    other.responder = Session(HIGH, Role.RESPONDER, hello_of(HIGH, nonce=b"n" * 32), now=0.0)
+    other.responder = session_of(HIGH, Role.RESPONDER, hello_of(HIGH, nonce=b"n" * 32), now=0.0)
     other.settle()
     other.initiator.send(Join(ROOT))
     assert other.initiator.session_id != pair.initiator.session_id
-    assert blame(pair.responder, drain(other.initiator), "signature") == LOW.peer_id
+    altered(pair.responder, drain(other.initiator))
 
 
-def test_a_flipped_bit_at_every_byte_of_a_signed_frame() -> None:
+def test_a_flipped_bit_at_every_byte_of_a_tagged_frame() -> None:
     _, (frame, _) = two_frames()
     for place in range(len(frame)):
         pair, _ = two_frames()
@@ -333,7 +358,9 @@ def test_a_flipped_bit_at_every_byte_of_a_signed_frame() -> None:
         if int.from_bytes(stream[:4], "big") > len(frame) - HEADER.size:
             # It claims more than is there: refused at once, or once the rest has come.
             stream += bytes(min(int.from_bytes(stream[:4], "big"), 2_000_000))
-        assert blame(pair.responder, stream, "signature|frame") == LOW.peer_id, place
+        with pytest.raises((PeerViolation, LinkBroken), match=r"tag|frame"):
+            pair.responder.receive_untrusted(stream, 0.0)
+        assert pair.responder.state is State.CLOSED, place
 
 
 def test_a_flipped_bit_at_every_byte_of_the_handshake() -> None:
@@ -342,7 +369,7 @@ def test_a_flipped_bit_at_every_byte_of_the_handshake() -> None:
     for place in range(len(stream)):
         broken = bytearray(stream)
         broken[place] ^= 1 << place % 8
-        responder = Session(LOW, Role.RESPONDER, hello_of(LOW), now=0.0)
+        responder = session_of(LOW, Role.RESPONDER, hello_of(LOW), now=0.0)
         try:
             events = responder.receive_untrusted(bytes(broken), 0.0)
         except PeerViolation as violation:
@@ -361,15 +388,17 @@ def sealed(sender: Identity, receiver: Session, messages: list[Message], *, sign
     if not signed:
         return control_frame(FrameKind.MESSAGES, batch)
     role = Role.INITIATOR if receiver._role is Role.RESPONDER else Role.RESPONDER
-    part = receiver.session_id + bytes([role]) + bytes(8) + batch
-    return control_frame(FrameKind.MESSAGES, sender.sign(FRAME_DOMAIN, part), batch)
+    assert receiver.their_hello is not None
+    public = exchange_public(secret_of(LOW if sender is HIGH else HIGH))
+    keys = session_keys_untrusted(secret_of(sender), public, receiver.session_id)
+    return control_frame(FrameKind.MESSAGES, keys[role].tag(0, batch), batch)
 
 
 def proved(*, decider: bool, signed: bool) -> tuple[Session, Identity]:
     """A session that is PROVED and waits, and the identity at its other end."""
     us, them = (LOW, HIGH) if decider else (HIGH, LOW)
-    session = Session(us, Role.RESPONDER, hello_of(us), now=0.0, channel_peer=None if signed else them.peer_id)
-    other = Session(them, Role.INITIATOR, hello_of(them), now=0.0, channel_peer=None if signed else us.peer_id)
+    session = session_of(us, Role.RESPONDER, hello_of(us), now=0.0, channel_peer=None if signed else them.peer_id)
+    other = session_of(them, Role.INITIATOR, hello_of(them), now=0.0, channel_peer=None if signed else us.peer_id)
     session.receive_untrusted(drain(other), 0.0)
     other.receive_untrusted(drain(session), 0.0)
     session.receive_untrusted(drain(other), 0.0)
@@ -419,12 +448,12 @@ def test_handshake_frames_once_established(kind: FrameKind) -> None:
 
 @pytest.mark.parametrize("kind", [FrameKind.PROOF, FrameKind.MESSAGES])
 def test_anything_before_the_hello(kind: FrameKind) -> None:
-    session = Session(LOW, Role.RESPONDER, hello_of(LOW), now=0.0)
+    session = session_of(LOW, Role.RESPONDER, hello_of(LOW), now=0.0)
     assert blame(session, control_frame(kind, b""), f"a {kind.name} frame") is None
 
 
 def test_accept_is_for_the_deciding_side_while_it_decides() -> None:
-    fresh = Session(LOW, Role.RESPONDER, hello_of(LOW), now=0.0)
+    fresh = session_of(LOW, Role.RESPONDER, hello_of(LOW), now=0.0)
     waiting, _ = proved(decider=False, signed=True)
     done, _ = proved(decider=True, signed=True)
     done.accept()
@@ -454,9 +483,9 @@ def test_a_header_that_claims_too_much_is_refused_before_anything_is_allocated(c
 
 
 def test_nobody_unproved_makes_this_side_hold_more_than_a_hello() -> None:
-    session = Session(LOW, Role.RESPONDER, hello_of(LOW), now=0.0)
+    session = session_of(LOW, Role.RESPONDER, hello_of(LOW), now=0.0)
     assert session.receive_untrusted(HEADER.pack(MAX_HELLO, 0, FrameKind.HELLO), 0.0) == []
-    session = Session(LOW, Role.RESPONDER, hello_of(LOW), now=0.0)
+    session = session_of(LOW, Role.RESPONDER, hello_of(LOW), now=0.0)
     assert blame(session, HEADER.pack(MAX_HELLO + 1, 0, FrameKind.HELLO), "frame of") is None
     pair = at_proof()
     assert blame(pair.initiator, HEADER.pack(MAX_HELLO + 1, 0, FrameKind.PROOF), "frame of") is None
@@ -514,42 +543,57 @@ def test_a_message_that_no_frame_can_hold_is_refused_at_once() -> None:
 
 
 @pytest.mark.parametrize(("count", "frames"), [(1, 1), (MAX_MESSAGES_PER_FRAME, 1), (MAX_MESSAGES_PER_FRAME + 1, 2)])
-def test_many_messages_travel_in_one_frame_under_one_signature(
-    count: int, frames: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_messages_travel_in_one_frame(count: int, frames: int) -> None:
     pair = established()
-    signed: list[bytes] = []
-    sign = Identity.sign
-    monkeypatch.setattr(Identity, "sign", lambda self, domain, text: signed.append(domain) or sign(self, domain, text))
     messages = [Have(ROOT, (number,)) for number in range(count)]
     for message in messages:
         pair.initiator.send(message)
     stream = drain(pair.initiator)
     assert len(frames_of(stream)) == frames
-    assert signed == [FRAME_DOMAIN] * frames
     assert messages_of(pair.deliver(Role.RESPONDER, stream)) == messages
 
 
 @pytest.mark.parametrize("role", Role)
-def test_the_signature_covers_session_role_number_and_batch(role: Role) -> None:
+def test_the_tag_covers_session_direction_number_and_batch(role: Role) -> None:
     pair = established()
-    session, identity = pair.side(role), LOW if role is Role.INITIATOR else HIGH
+    session, public = pair.side(role), exchange_public(secret_of(HIGH if role is Role.INITIATOR else LOW))
+    secret = secret_of(LOW if role is Role.INITIATOR else HIGH)
+    key = session_keys_untrusted(secret, public, session.session_id)[role]
     batch = encode_batch([encode_message(Join(ROOT))])
     before = session._sent_frames
     for number in (before, before + 1):
         session.send(Join(ROOT))
-        part = session.session_id + bytes([role]) + number.to_bytes(8, "big") + batch
-        assert drain(session) == control_frame(FrameKind.MESSAGES, identity.sign(FRAME_DOMAIN, part), batch)
+        assert drain(session) == control_frame(FrameKind.MESSAGES, key.tag(number, batch), batch)
+
+
+def test_a_link_secret_is_required_where_the_channel_proves_nothing() -> None:
+    with pytest.raises(LocalMisuse, match="secret"):
+        Session(LOW, Role.INITIATOR, hello_of(LOW), now=0.0)
+
+
+def test_an_exchange_key_that_would_make_the_session_keys_public() -> None:
+    session = session_of(LOW, Role.RESPONDER, hello_of(LOW))
+    weak = replace(hello_of(HIGH), exchange=bytes(32))
+    assert blame(session, control_frame(FrameKind.HELLO, weak.encode()), "small order") is None
 
 
 @pytest.mark.parametrize("signed", [True, False])
-def test_a_frame_carries_a_signature_only_where_the_channel_proves_nothing(signed: bool) -> None:
+def test_an_exchange_key_that_is_missing_or_too_many(signed: bool) -> None:
+    session = session_of(LOW, Role.RESPONDER, hello_of(LOW), channel_peer=None if signed else HIGH.peer_id)
+    wrong = hello_of(HIGH) if signed else exchanging(hello_of(HIGH), HIGH)
+    assert blame(session, control_frame(FrameKind.HELLO, wrong.encode()), "exchange") == (
+        None if signed else HIGH.peer_id
+    )
+
+
+@pytest.mark.parametrize("signed", [True, False])
+def test_a_frame_carries_a_tag_only_where_the_channel_proves_nothing(signed: bool) -> None:
     pair = established(signed=signed)
     pair.initiator.send(Join(ROOT))
     payload = drain(pair.initiator)[HEADER.size :]
     batch = encode_batch([encode_message(Join(ROOT))])
-    assert payload[SIGNATURE_SIZE if signed else 0 :] == batch
-    assert len(payload) == len(batch) + (SIGNATURE_SIZE if signed else 0)
+    assert payload[TAG_SIZE if signed else 0 :] == batch
+    assert len(payload) == len(batch) + (TAG_SIZE if signed else 0)
 
 
 BULKY: list[Message] = [
