@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -140,9 +141,10 @@ async def test_waiting_calls_are_checkpoints(binding: Binding) -> None:
     async with linked(binding) as (alice, bob):
         with trio.testing.assert_checkpoints():
             await alice.send_all([b"x" * 100])
-        for _ in range(10):
+        rest = 100
+        while rest:
             with trio.testing.assert_checkpoints():
-                await bob.receive_into(memoryview(bytearray(10)))
+                rest -= await bob.receive_into(memoryview(bytearray(10)))
         with trio.testing.assert_checkpoints():
             await alice.send_eof()
         for _ in range(2):
@@ -204,7 +206,7 @@ async def test_an_abort_breaks_the_other_side(binding: Binding) -> None:
     async with linked(binding) as (alice, bob):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(drop_when_blocked, alice)
-            with pytest.raises(LinkBroken, match="127"):
+            with pytest.raises(LinkBroken, match=re.escape(bob.remote_address)):
                 await bob.receive_into(memoryview(bytearray(10)))
         for _ in range(3):  # and it stays broken
             with pytest.raises(LinkBroken):
@@ -224,7 +226,7 @@ async def test_an_abort_breaks_a_sender_and_then_its_receiver(binding: Binding) 
     async with linked(binding) as (alice, bob):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(drop_when_blocked, bob)
-            with pytest.raises(LinkBroken, match="127"):
+            with pytest.raises(LinkBroken, match=re.escape(alice.remote_address)):
                 await alice.send_all([bytes(2 * MAX_IN_FLIGHT)])
         with pytest.raises(LinkBroken):
             await alice.receive_into(memoryview(bytearray(10)))
@@ -688,7 +690,7 @@ async def test_a_cancelled_receive_has_consumed_nothing(binding: Binding) -> Non
                 got += block[: attempt.value]
         assert got == data
     assert cancelled[0]
-    assert cancelled[1]
+    assert cancelled[1] or binding.name == "sim"  # where a receive that finds nothing waits but once
 
 
 @pytest.mark.slow

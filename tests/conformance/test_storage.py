@@ -1,20 +1,25 @@
-"""What ``fleet.storage`` promises, over every disk: the real one, and the one the tests fail on purpose."""
+"""What ``fleet.storage`` promises, over every disk: the real one, and the simulated one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from fleet.errors import LocalMisuse, StorageFailed
+from fleet.sim.disk import SimDisk
 from fleet.storage import Directory, File, Storage
-from tests.helpers.disks import MemoryDisk
 
 
-@pytest.fixture(params=["directory", "memory"])
+@pytest.fixture(params=["directory", "simulated", "mounted"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
-    disk: Storage = Directory(tmp_path / "peer") if request.param == "directory" else MemoryDisk()
+    disks: dict[str, Callable[[], Storage]] = {
+        "directory": lambda: Directory(tmp_path / "peer"),
+        "simulated": SimDisk,
+        "mounted": lambda: SimDisk().mount(),
+    }
+    disk = disks[request.param]()
     yield disk
     disk.close()
 

@@ -21,10 +21,11 @@ from fleet.net.hello import Hello, Purpose
 from fleet.net.neighbour import Neighbour
 from fleet.net.session import Proved, Role, Session, State
 from fleet.peer import Peer, lone_error
+from fleet.sim.disk import SimDisk
 from fleet.wire.messages import Join, Message, Ping
 from tests.conformance.links import guarded
-from tests.helpers.disks import MemoryDisk
 from tests.helpers.events import Recorder
+from tests.helpers.pair import session_of
 from tests.helpers.toy import Artifact, nothing_left_open
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class World:
         self._nursery = nursery
 
     def make(self, index: int) -> Peer:
-        return Peer(self.environment, index, self.environment.identity(index), MemoryDisk())
+        return Peer(self.environment, index, self.environment.identity(index), SimDisk())
 
     async def start(self, index: int) -> Peer:
         peer = self.make(index)
@@ -536,7 +537,7 @@ def session_pair(now: float) -> tuple[Session, Session]:
     """Two established sessions."""
     identities = sorted((Identity(bytes([n]) * 32) for n in (1, 2)), key=lambda identity: identity.peer_id)
     ends = [
-        Session(
+        session_of(
             identity,
             role,
             Hello(Purpose.CONTROL, identity.peer_id, bytes(32), 1),

@@ -13,11 +13,11 @@ import trio.testing
 from fleet.errors import FleetError, LinkBroken, LocalMisuse, StorageFailed
 from fleet.fleet import BINDINGS
 from fleet.limits import MAX_ARTIFACTS
+from fleet.sim.disk import Fault, SimDisk
 from fleet.swarm.piece_store import PieceStore
 from fleet.swarm.transfer import Transfer
 from fleet.wire.messages import Bitfield, Join, Leave, SwarmMessage, WantManifest
 from tests.conformance.links import guarded
-from tests.helpers.disks import Fault, MemoryDisk
 from tests.helpers.hostile import hostile
 from tests.helpers.toy import Artifact, Toy, memory_file, nothing_left_open, toy_fleet
 
@@ -50,7 +50,7 @@ def stored(toy: Toy, index: int, artifact: Artifact = ARTIFACT) -> bytes:
     return bytes(toy.disks[index].contents(f"{artifact.root.hex()}.data"))
 
 
-def preload(disk: MemoryDisk, pieces: list[int], artifact: Artifact = ARTIFACT) -> None:
+def preload(disk: SimDisk, pieces: list[int], artifact: Artifact = ARTIFACT) -> None:
     """Put a store with these pieces on a disk, as an earlier run would have left it."""
     store = PieceStore.create(disk, artifact.manifest)
     for piece in pieces:
@@ -597,7 +597,7 @@ async def test_stopping_while_stores_are_being_made(name: str) -> None:
             if not holding.complete:
                 with pytest.raises(LinkBroken, match="stopped"):
                     await holding.wait()
-            assert all(file._closed for file in toy.disks[1]._open)
+            assert toy.disks[1].open_files == []
 
 
 # misuse

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from fleet.environment import Environment
 from fleet.fleet import BINDINGS, Fleet
+from fleet.sim.disk import SimDisk
 from fleet.swarm.manifest import Manifest
-from tests.helpers.disks import MemoryDisk
 from tests.helpers.events import Recorder
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Artifact:
 
 
 def memory_file(data: bytes) -> File:
-    file = MemoryDisk().open("artifact", create=True)
+    file = SimDisk().open("artifact", create=True)
     file.write(data, 0)
     return file
 
@@ -58,7 +58,7 @@ class Toy:
 
     fleet: Fleet
     trace: Recorder
-    disks: dict[int, MemoryDisk]
+    disks: dict[int, SimDisk]
 
     def blamed(self) -> set[bytes]:
         """Everyone whom any peer has banned."""
@@ -76,7 +76,7 @@ async def toy_fleet(
 ) -> AsyncIterator[Toy]:
     """Peers that are up and joined; ``capacities`` bounds the disks of some, in bytes."""
     trace = Recorder()
-    disks = {index: MemoryDisk((capacities or {}).get(index)) for index in range(peers)}
+    disks = {index: SimDisk(capacity=(capacities or {}).get(index)) for index in range(peers)}
     environment = Environment(BINDINGS[binding](), seed, trace=trace)
     async with Fleet(peers, environment=environment, storage=disks.__getitem__) as fleet:
         yield Toy(fleet, trace, disks)

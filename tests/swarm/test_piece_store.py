@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fleet.errors import LocalMisuse, StorageFailed
+from fleet.sim.disk import Fault, SimDisk
 from fleet.storage import Directory, DirectoryFile, Storage
 from fleet.swarm.manifest import Manifest
 from fleet.swarm.piece_store import PieceStore, Recovery
-from tests.helpers.disks import Fault, MemoryDisk
 
 DATA = bytes(range(1, 23))
 PIECE = 4  # six pieces, the last of two bytes
 
 
 def manifest_of(data: bytes = DATA, piece_size: int = PIECE) -> Manifest:
-    file = MemoryDisk().open("artifact", create=True)
+    file = SimDisk().open("artifact", create=True)
     file.write(data, 0)
     return Manifest.of_file(file, piece_size)
 
@@ -46,7 +46,7 @@ def read(store: PieceStore, piece: int) -> bytes:
 
 
 def test_a_new_store_is_empty_and_has_its_room() -> None:
-    disk = MemoryDisk()
+    disk = SimDisk()
     store = PieceStore.create(disk, MANIFEST)
     assert disk.names() == [f"{STEM}.data", f"{STEM}.journal", f"{STEM}.manifest"]
     assert len(disk.contents(f"{STEM}.data")) == len(DATA)
@@ -59,7 +59,7 @@ def test_a_new_store_is_empty_and_has_its_room() -> None:
 
 
 def test_pieces_arrive_in_parts_and_any_order() -> None:
-    store = PieceStore.create(MemoryDisk(), MANIFEST)
+    store = PieceStore.create(SimDisk(), MANIFEST)
     have = store.have
     store.write(5, 1, memoryview(piece_bytes(5)[1:]))
     store.write(5, 0, memoryview(piece_bytes(5)[:1]))
@@ -80,7 +80,7 @@ def test_pieces_arrive_in_parts_and_any_order() -> None:
 
 
 def test_marking_twice_writes_one_record() -> None:
-    disk = MemoryDisk()
+    disk = SimDisk()
     store = PieceStore.create(disk, MANIFEST)
     fill(store, 3)
     store.mark_verified(3)
@@ -89,7 +89,7 @@ def test_marking_twice_writes_one_record() -> None:
 
 
 def test_have_cannot_be_written_by_others() -> None:
-    store = PieceStore.create(MemoryDisk(), MANIFEST)
+    store = PieceStore.create(SimDisk(), MANIFEST)
     with pytest.raises(ValueError, match="read-only"):
         store.have[0] = True
 
@@ -99,7 +99,7 @@ def test_have_cannot_be_written_by_others() -> None:
     [(-1, 0, 1), (6, 0, 1), (0, -1, 1), (0, 0, 5), (0, 4, 1), (0, 5, 0), (5, 0, 3), (5, 2, 1), (2**40, 0, 1)],
 )
 def test_nothing_is_touched_beyond_a_piece(piece: int, offset: int, length: int) -> None:
-    disk = MemoryDisk()
+    disk = SimDisk()
     store = PieceStore.create(disk, MANIFEST)
     view = memoryview(bytearray(b"x" * length))
     with pytest.raises(LocalMisuse):
@@ -111,20 +111,20 @@ def test_nothing_is_touched_beyond_a_piece(piece: int, offset: int, length: int)
 
 @pytest.mark.parametrize("piece", [-1, 6])
 def test_no_other_piece_can_be_marked(piece: int) -> None:
-    store = PieceStore.create(MemoryDisk(), MANIFEST)
+    store = PieceStore.create(SimDisk(), MANIFEST)
     with pytest.raises(LocalMisuse, match="no piece"):
         store.mark_verified(piece)
     assert store.verified_count == 0
 
 
 def test_lengths_are_counted_in_bytes() -> None:
-    store = PieceStore.create(MemoryDisk(), MANIFEST)
+    store = PieceStore.create(SimDisk(), MANIFEST)
     with pytest.raises(LocalMisuse, match="not within"):
         store.write(0, 0, memoryview(np.zeros(2, np.uint32)))
 
 
 def test_a_verified_piece_is_not_written_again() -> None:
-    store = PieceStore.create(MemoryDisk(), MANIFEST)
+    store = PieceStore.create(SimDisk(), MANIFEST)
     fill(store, 1)
     with pytest.raises(LocalMisuse, match="verified already"):
         store.write(1, 0, memoryview(b"late"))
@@ -132,7 +132,7 @@ def test_a_verified_piece_is_not_written_again() -> None:
 
 
 def test_a_closed_store_refuses_and_closes_again() -> None:
-    store = PieceStore.create(MemoryDisk(), MANIFEST)
+    store = PieceStore.create(SimDisk(), MANIFEST)
     store.close()
     store.close()
     for use in (
@@ -145,7 +145,7 @@ def test_a_closed_store_refuses_and_closes_again() -> None:
 
 
 def test_reopen_finds_what_was_verified() -> None:
-    disk = MemoryDisk()
+    disk = SimDisk()
     store = PieceStore.create(disk, MANIFEST)
     fill(store, 4, 1, 5)
     store.write(0, 0, memoryview(piece_bytes(0)))  # whole, but never marked
@@ -167,17 +167,17 @@ def test_reopen_finds_what_was_verified() -> None:
 
 
 def test_an_unknown_root_has_no_store() -> None:
-    disk = MemoryDisk()
+    disk = SimDisk()
     PieceStore.create(disk, MANIFEST).close()
     assert PieceStore.reopen(disk, bytes(32)) is None
-    assert PieceStore.reopen(MemoryDisk(), MANIFEST.root) is None
+    assert PieceStore.reopen(SimDisk(), MANIFEST.root) is None
     assert PieceStore.reopen(disk, MANIFEST.root) is not None
     with pytest.raises(LocalMisuse, match="root"):
         PieceStore.reopen(disk, MANIFEST.root[:-1])
 
 
 def test_create_does_not_displace_a_store() -> None:
-    disk = MemoryDisk()
+    disk = SimDisk()
     fill(PieceStore.create(disk, MANIFEST), 0)
     with pytest.raises(LocalMisuse, match="reopen"):
         PieceStore.create(disk, MANIFEST)
@@ -187,7 +187,7 @@ def test_create_does_not_displace_a_store() -> None:
 
 
 def test_remove_takes_only_its_own_files() -> None:
-    disk = MemoryDisk()
+    disk = SimDisk()
     other = PieceStore.create(disk, manifest_of(b"other"))
     store = PieceStore.create(disk, MANIFEST)
     fill(store, 0)
@@ -199,7 +199,7 @@ def test_remove_takes_only_its_own_files() -> None:
 
 
 def test_an_empty_artifact_is_complete_at_once() -> None:
-    disk = MemoryDisk()
+    disk = SimDisk()
     empty = manifest_of(b"")
     store = PieceStore.create(disk, empty)
     assert store.complete
@@ -235,7 +235,7 @@ def test_an_adopted_file_is_read_in_place(tmp_path: Path) -> None:
 
 
 def test_an_adopted_file_must_be_long_enough() -> None:
-    file = MemoryDisk().open("short", create=True)
+    file = SimDisk().open("short", create=True)
     file.write(DATA[:-1], 0)
     with pytest.raises(LocalMisuse, match="make it anew"):
         PieceStore.adopt(file, MANIFEST)
@@ -261,7 +261,7 @@ def test_the_real_disk(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("capacity", range(len(DATA) + len(MANIFEST.to_bytes())))
 def test_a_full_disk_fails_at_creation_and_leaves_nothing(capacity: int) -> None:
-    disk = MemoryDisk(capacity)
+    disk = SimDisk(capacity=capacity)
     with pytest.raises(StorageFailed, match="full"):
         PieceStore.create(disk, MANIFEST)
     assert disk.names() == []
@@ -270,17 +270,17 @@ def test_a_full_disk_fails_at_creation_and_leaves_nothing(capacity: int) -> None
 
 
 def test_any_failure_of_creation_leaves_nothing() -> None:
-    fair = MemoryDisk()
+    fair = SimDisk()
     PieceStore.create(fair, MANIFEST)
     for n in range(fair.operations):
         for partial in (0, 5):
-            disk = MemoryDisk()
+            disk = SimDisk()
             disk.fail_at(n, partial=partial)
             with pytest.raises(StorageFailed):
                 PieceStore.create(disk, MANIFEST)
             disk.heal()
             assert disk.names() == []
-            disk = MemoryDisk()
+            disk = SimDisk()
             disk.fail_at(n, partial=partial, and_after=True)  # even cleaning up fails
             with pytest.raises(StorageFailed, match="fails"):
                 PieceStore.create(disk, MANIFEST)
@@ -291,7 +291,7 @@ def test_any_failure_of_creation_leaves_nothing() -> None:
 
 @pytest.mark.parametrize("partial", range(PIECE))
 def test_a_failed_write_claims_nothing_and_can_be_repeated(partial: int) -> None:
-    disk = MemoryDisk()
+    disk = SimDisk()
     store = PieceStore.create(disk, MANIFEST)
     fill(store, 0, 2)
     disk.faults = [Fault("write", ".data", partial=partial)]
@@ -306,7 +306,7 @@ def test_a_failed_write_claims_nothing_and_can_be_repeated(partial: int) -> None
 @pytest.mark.parametrize("partial", range(9))
 @pytest.mark.parametrize("repeat", [1, 3], ids=["the same piece", "another piece"])
 def test_a_failed_journal_append_claims_nothing_and_harms_no_later_record(partial: int, repeat: int) -> None:
-    disk = MemoryDisk()
+    disk = SimDisk()
     store = PieceStore.create(disk, MANIFEST)
     fill(store, 0)
     disk.faults = [Fault("write", ".journal", partial=partial)]
@@ -332,7 +332,7 @@ def test_a_failed_journal_append_claims_nothing_and_harms_no_later_record(partia
 
 
 def test_any_failure_of_reopening_costs_nothing() -> None:
-    disk = MemoryDisk()
+    disk = SimDisk()
     fill(PieceStore.create(disk, MANIFEST), 0, 2, 5)
     disk.contents(f"{STEM}.data")[2 * PIECE] ^= 1  # so that the journal is rewritten
     disk.contents(f"{STEM}.journal").extend(b"tail")
@@ -354,7 +354,7 @@ def test_any_failure_of_reopening_costs_nothing() -> None:
 
 
 def test_reopening_a_store_in_order_writes_nothing() -> None:
-    disk = MemoryDisk()
+    disk = SimDisk()
     fill(PieceStore.create(disk, MANIFEST), 3, 1)
     disk.faults = [Fault("write"), Fault("truncate")]
     assert PieceStore.reopen(disk, MANIFEST.root) is not None
@@ -368,7 +368,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @initialize()
     def create(self) -> None:
-        self.disk = MemoryDisk()
+        self.disk = SimDisk()
         self.storage: Storage = self.disk
         self.store = PieceStore.create(self.disk, MANIFEST)
         self.bytes = bytearray(len(DATA))

@@ -1,0 +1,1 @@
+"""The ports, simulated: one process, virtual time, one seed that decides everything."""
