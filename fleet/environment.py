@@ -58,7 +58,7 @@ def off_loop_checkpoint() -> None:
         trio.from_thread.check_cancelled()
 
 
-def _derive(seed: int, purpose: str, index: int) -> bytes:
+def derive(seed: int, purpose: str, index: int) -> bytes:
     """32 bytes that depend on all three and on nothing else."""
     material = f"{seed}/{index}/{purpose}".encode()
     return blake3.blake3(material, derive_key_context="peerfleet seed derivation 1").digest()
@@ -79,8 +79,8 @@ class Environment:
 
     def rng(self, purpose: str, index: int) -> random.Random:
         """A source of chance of its own for each purpose and peer, decided by the fleet's seed."""
-        return random.Random(_derive(self.seed, purpose, index))
+        return random.Random(derive(self.seed, purpose, index))
 
     def identity(self, index: int) -> Identity:
         """The identity of the fleet's peer ``index``: a test identity, as anyone who knows the seed knows it."""
-        return Identity(_derive(self.seed, "identity", index))
+        return Identity(derive(self.seed, "identity", index))
