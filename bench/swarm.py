@@ -21,7 +21,7 @@ from rich.table import Table
 
 from bench.ceiling import ceiling_seconds, tls_wrap
 from bench.rival import rival_seconds
-from fleet.environment import Environment
+from fleet.environment import Environment, in_thread
 from fleet.fleet import BINDINGS, Fleet
 from fleet.limits import KIB, MIB
 from fleet.storage import Directory, DirectoryFile
@@ -92,7 +92,7 @@ async def _measure(
     folder: Path, binding: str, peers: int, mebibytes: int, rounds: int, rival: bool = False
 ) -> dict[str, list[float]]:
     """Rates in MiB/s, summed over the readers, by round: of the ceiling, the baselines, the swarm and the rival."""
-    path = await make_file(folder / "artifact", mebibytes, seed=1)
+    path = await make_file(folder / "artifact", mebibytes, 1, in_thread)
     file = DirectoryFile(path, writable=False)
     manifest = await trio.to_thread.run_sync(Manifest.of_file, file, PIECE_SIZE)
     file.close()
@@ -100,11 +100,15 @@ async def _measure(
     total = readers * mebibytes
     wrap = {"wrap": tls_wrap(folder)} if binding == "tls" else {}
     environment = Environment(BINDINGS[binding]())
+
+    def places(name: str) -> Directory:
+        return Directory(folder / "baselines" / name)
+
     with Directory(folder / "work") as storage:
         contenders: dict[str, Callable[[], Awaitable[float]]] = {
             CEILING: lambda: ceiling_seconds(path, folder / "work", readers, **wrap),
-            "raw stream": lambda: raw_stream_seconds(environment, path, manifest, folder / "raw"),
-            "single stream": lambda: single_stream_seconds(environment, path, manifest, folder / "single"),
+            "raw stream": lambda: raw_stream_seconds(environment, path, manifest, places),
+            "single stream": lambda: single_stream_seconds(environment, path, manifest, places),
             SWARM: lambda: _swarm(path, binding, peers),
         }
         if rival:

@@ -8,7 +8,7 @@ ends when the last fetcher has verified every piece. Rows LB-Q-PRF-01 and FL-SWM
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,11 +17,11 @@ import click
 import numpy as np
 import trio
 
-from fleet.environment import Environment, in_thread, off_loop_checkpoint
+from fleet.environment import Environment, off_loop_checkpoint
 from fleet.errors import LocalMisuse
 from fleet.fleet import BINDINGS, FULL_MESH, MAX_PEERS, Fleet, default_degree
 from fleet.limits import KIB, MAX_PIECE_SIZE, MAX_PIECES, MIB
-from fleet.storage import Directory, DirectoryFile
+from fleet.storage import Directory, DirectoryFile, Storage
 from fleet.swarm.manifest import Manifest
 from stress.harness.artifact import make_file, shared
 from stress.harness.baselines import raw_stream_seconds, single_stream_seconds
@@ -92,6 +92,14 @@ def _open_files(peers: int) -> int:
     return ends + _FILES_PER_PEER * peers + _OTHER_FILES
 
 
+def fluid_bound(size: int, rates: Sequence[float]) -> float:
+    """The least seconds in which one seeder (the first) and fetchers with these link rates (bytes/s, up and down alike)
+    can all have ``size`` bytes (Kumar and Ross, "Peer-Assisted File Distribution", 2006).
+    """
+    fetchers = len(rates) - 1
+    return max(size / rates[0], size / min(rates[1:]), fetchers * size / sum(rates))
+
+
 class _Run:
     """The state of one run, and what is made of it."""
 
@@ -114,29 +122,45 @@ class _Run:
         args = context.args
         context.describe_state = self._state
         self._enter("making the file")
-        path = args["file"] or await make_file(context.scratch / "artifact", args["mebibytes"], context.seed)
+        environment, storage = self._ports()
+        path = args["file"] or await make_file(
+            context.scratch / "artifact", args["mebibytes"], context.seed, environment.off_loop
+        )
         file = _open(path)
         try:
-            manifest = await in_thread(
+            manifest = await environment.off_loop(
                 lambda: Manifest.of_file(file, self.piece_size, on_piece=lambda _: off_loop_checkpoint())
             )
-            context.parameters.update(peers=args["peers"], pieces=manifest.pieces)
+            context.parameters.update(
+                peers=args["peers"], pieces=manifest.pieces, bounded_links=int(args["rate_mib_s"] > 0)
+            )
         finally:
             file.close()
         self._enter("single-stream baselines")
         await self._warm(manifest)
-        environment = Environment(BINDINGS[context.binding](), context.seed)
-        baseline = context.scratch / "baseline"
-        self.raw_seconds = await raw_stream_seconds(environment, path, manifest, baseline)
-        self.single_seconds = await single_stream_seconds(environment, path, manifest, baseline)
-        environment = replace(environment, trace=context.events)
+        self.raw_seconds = await raw_stream_seconds(environment, path, manifest, lambda n: storage(f"baseline-{n}"))
+        self.single_seconds = await single_stream_seconds(
+            environment, path, manifest, lambda name: storage(f"baseline-{name}")
+        )
+        if context.world is None:
+            environment = replace(environment, trace=context.events)
         await self._warm(manifest)  # again: what the baselines freed, the host may have taken back meanwhile
         self._enter("starting peers")
-        folder = context.scratch / "peers"
-        async with Fleet(args["peers"], environment=environment, storage=lambda i: Directory(folder / f"{i}")) as fleet:
+        async with Fleet(args["peers"], environment=environment, storage=lambda i: storage(f"peer-{i}")) as fleet:
             await self._swarm(fleet, path, manifest)
 
+    def _ports(self) -> tuple[Environment, Callable[[str], Storage]]:
+        """What the peers run on: the machine, with their files in the scratch folder, or the simulated world."""
+        world, context = self.context.world, self.context
+        if world is None:
+            environment = Environment(BINDINGS[context.binding](), context.seed)
+            return environment, lambda name: Directory(context.scratch / name)
+        world.place(context.args["peers"])
+        return world.environment, lambda name: world.disk(name).mount()
+
     async def _warm(self, manifest: Manifest) -> None:
+        if self.context.world is not None:
+            return
         with Directory(self.context.scratch) as storage:
             await trio.to_thread.run_sync(warm, storage, manifest.size * (self.context.args["peers"] - 1))
 
@@ -250,6 +274,9 @@ class _Run:
             served = [sum(holding.served.values()) for peer in fleet.peers for holding in peer.swarm.holdings.values()]
             metrics["seeder_share"] = served[0] / sum(served)
             metrics["bytes_received_over_needed"] = received / needed
+            rate = context.args["rate_mib_s"] * MIB
+            if rate:
+                metrics["time_over_fluid_bound"] = self.seconds / fluid_bound(manifest.size, [rate] * len(fleet))
             context.summary.append(
                 f"{len(fetchers)} fetchers took {manifest.size / MIB:,.1f} MiB each in {self.seconds:.2f} s: "
                 f"{aggregate:,.0f} MiB/s in aggregate, {single:,.0f} MiB/s over a single stream"
@@ -330,7 +357,7 @@ SCENARIO: Final = Scenario(
     name="content_swarm",
     summary=SUMMARY,
     run=run,
-    bindings=tuple(BINDINGS),
+    bindings=(*BINDINGS, "sim"),
     check_arguments=check_arguments,
     options=[
         option(

@@ -83,11 +83,15 @@ class World:
 
     def fleet(self, peers: int, *, degree: int | None = None) -> Fleet:
         """A fleet whose peers live on hosts of this world's network, with their stores on its disks."""
+        self.place(peers)
+        return Fleet(peers, environment=self.environment, storage=self.storage, degree=degree)
+
+    def place(self, peers: int) -> None:
+        """Give each of a fleet's peers its host; ``fleet`` does it too."""
         for index in range(peers):
             name = f"peer-{index}"
             if name not in self.network.hosts:
                 self.network.add_host(name, self.environment.identity(index).peer_id)
-        return Fleet(peers, environment=self.environment, storage=self.storage, degree=degree)
 
     async def crash(self, fleet: Fleet, index: int, how: Crash = "keep", *, silent: bool = False) -> None:
         """A peer's process dies, whatever it was doing. ``how`` is what becomes of its disk (``fleet.sim.disk``);

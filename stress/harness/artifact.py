@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
@@ -16,6 +17,7 @@ from fleet.storage import Directory
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from fleet.environment import OffLoop
     from fleet.peer import Peer
     from fleet.swarm.holding import Holding
     from fleet.swarm.manifest import Manifest
@@ -46,7 +48,7 @@ async def shared(peer: Peer, path: Path, manifest: Manifest, *, super_seed: bool
         raise failures[0]
 
 
-async def make_file(path: Path, mebibytes: int, seed: int) -> Path:
+async def make_file(path: Path, mebibytes: int, seed: int, off_loop: OffLoop) -> Path:
     """A file of random bytes that ``seed`` decides, at ``path``; raises ``StorageFailed``."""
     rng = np.random.Generator(np.random.PCG64(seed))
     with Directory(path.parent) as folder:
@@ -58,5 +60,5 @@ async def make_file(path: Path, mebibytes: int, seed: int) -> Path:
                 file.write(rng.bytes(MIB), number * MIB)
 
         for first in range(0, mebibytes, _STRIDE):
-            await trio.to_thread.run_sync(write, first)
+            await off_loop(functools.partial(write, first))
     return path

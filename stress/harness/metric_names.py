@@ -89,7 +89,19 @@ MODES: Final[Mapping[str, frozenset[str]]] = {
 """Scenario to its modes; a scenario that is not listed has none."""
 
 PARAMETERS: Final = frozenset(
-    {"differing", "edits", "elements", "keys", "level", "peers", "pieces", "readers", "replays", "roots"}
+    {
+        "bounded_links",
+        "differing",
+        "edits",
+        "elements",
+        "keys",
+        "level",
+        "peers",
+        "pieces",
+        "readers",
+        "replays",
+        "roots",
+    }
 )
 """Run parameters that a row's ``when`` may ask a minimum of."""
 

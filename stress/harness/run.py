@@ -36,12 +36,15 @@ from fleet.errors import (
     LocalMisuse,
     StorageFailed,
 )
+from fleet.sim.world import World, simulate
 from stress.harness import options
 from stress.harness.bounds import Check, Metric, Number, Verdict, judge, load_bounds, run_verdict
 from stress.harness.progress import Progress
 from stress.harness.report import build_report, plain, render_html, render_text, to_text, write_atomically
+from stress.harness.simulated import audit, check_simulation, links_of, simulation_options
 
 if TYPE_CHECKING:
+    from fleet.sim.history import Event
     from stress.harness.plots import Figure
 
 TRACE_TAIL: Final = 64
@@ -58,8 +61,30 @@ Main: TypeAlias = Callable[[], Awaitable[None]]
 Runner: TypeAlias = Callable[["Context", Main], None]
 
 
-def _run_trio(_context: Context, main: Main) -> None:
-    trio.run(main)
+def _run_on_binding(context: Context, main: Main) -> None:
+    """On the machine's clock and sockets or, for the binding ``sim``, in a simulated world."""
+    if context.binding != "sim":
+        trio.run(main)
+        return
+
+    async def within(world: World) -> None:
+        context.world = world
+        await main()
+
+    def log(event: Event) -> None:
+        context.events.emit(event.time, event.peer, event.kind, **dict(event.fields))
+
+    path, rates = links_of(context.args)
+    deadline = 2 * context.args["deadline_seconds"]  # the harness's own comes first, with its report
+    outcome = simulate(within, seed=context.seed, path=path, rates=rates, deadline=deadline, sink=log)
+    context.parameters["replays"] = 1
+    context.metrics["virtual_seconds"] = outcome.virtual_seconds
+    context.metrics["virtual_over_real_seconds"] = outcome.virtual_seconds / outcome.real_seconds
+    context.details["simulation"] = {"trace_hash": outcome.digest, "events": outcome.events}
+    context.summary.append(
+        f"simulated: {outcome.virtual_seconds:.3f} virtual seconds in {outcome.real_seconds:.2f} real ones, "
+        f"{outcome.events:,} events, trace hash {outcome.digest[:16]}"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +103,7 @@ class Scenario:
     bindings: Sequence[str] = ("tcp", "tls")
     modes: Sequence[str] = ()
     check_arguments: Callable[[Mapping[str, Any]], None] | None = None
-    runner: Runner = _run_trio
+    runner: Runner = _run_on_binding
 
     @property
     def module(self) -> str:
@@ -111,6 +136,8 @@ class Context:
     summary: list[str] = field(default_factory=list)
     figures: list[Figure] = field(default_factory=list)
     describe_state: Callable[[], Sequence[str]] = list
+    world: World | None = None
+    """Where the scenario runs when the binding is ``sim``."""
     _state: list[str] = field(default_factory=list)
 
 
@@ -151,6 +178,11 @@ class EventLog:
         """The JSON lines of the last events of ``peer``, oldest first."""
         return list(self._tails.get(peer, ()))
 
+    def flush(self) -> None:
+        """Write what is buffered; what the disk refuses is told by ``close``."""
+        with contextlib.suppress(OSError):
+            self._file.flush()
+
     def close(self) -> None:
         """Write what is buffered and close the file; safe to call twice."""
         try:
@@ -179,7 +211,8 @@ def main(scenario: Scenario) -> NoReturn:
 
 def run_scenario(scenario: Scenario, argv: Sequence[str]) -> int:
     """Run the scenario as ``python -m stress.NAME argv…`` does, and return the exit code. Needs the main thread."""
-    parameters = [*scenario.options, *options.shared_options(scenario.bindings, scenario.modes)]
+    simulated = simulation_options() if "sim" in scenario.bindings else []
+    parameters = [*scenario.options, *simulated, *options.shared_options(scenario.bindings, scenario.modes)]
     command = options.build_command(
         scenario.module, scenario.summary, parameters, lambda context: _run(scenario, context)
     )
@@ -189,6 +222,8 @@ def run_scenario(scenario: Scenario, argv: Sequence[str]) -> int:
 def _run(scenario: Scenario, click_context: click.Context) -> int:
     named = [parameter.name for parameter in click_context.command.params if parameter.name is not None]
     args = {name: click_context.params[name] for name in named}  # click's own order is that of the command line
+    if "sim" in scenario.bindings:
+        check_simulation(args)
     if scenario.check_arguments is not None:
         scenario.check_arguments(args)
     bounds = options.find_bounds(args["bounds"])
@@ -211,6 +246,10 @@ def _run(scenario: Scenario, click_context: click.Context) -> int:
             clock = time.perf_counter()
             failure = _execute(scenario, context)
             seconds = time.perf_counter() - clock
+            replay = options.replay_command(scenario.module, click_context, bounds)
+            if context.world is not None and args["audit"] and failure is None:
+                events.flush()
+                _audit(context, replay)
         run = {
             "started": started.isoformat(timespec="seconds"),
             "seconds": seconds,
@@ -222,9 +261,20 @@ def _run(scenario: Scenario, click_context: click.Context) -> int:
             "failure": failure,
             "state": context._state,
         }
-        return _conclude(scenario, context, checks, run, options.replay_command(scenario.module, click_context, bounds))
+        return _conclude(scenario, context, checks, run, replay)
     except (Exception, BaseExceptionGroup, KeyboardInterrupt) as error:  # noqa: BLE001 - the outermost boundary
         return _explain(error, folder)
+
+
+def _audit(context: Context, replay: str) -> None:
+    simulation = context.details["simulation"]
+    assert isinstance(simulation, dict)  # noqa: S101 - filled in by the runner
+    context.progress.phase("audit: the same run in a fresh process")
+    difference = audit(replay, simulation["trace_hash"], context.folder / "events.jsonl", context.scratch / "audit")
+    context.parameters["replays"] = 2
+    context.metrics["trace_hashes_equal"] = int(difference is None)
+    if difference is not None:
+        context.summary.append(f"audit: the two runs part at an event: {difference}")
 
 
 @contextlib.contextmanager
@@ -291,7 +341,8 @@ async def _supervise(scenario: Scenario, context: Context, signals: AsyncIterato
 
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(context.progress.run)
+            if context.world is None:  # progress is told in real time
+                nursery.start_soon(context.progress.run)
             nursery.start_soon(watch_signals)
             nursery.start_soon(watch_deadline)
             with work:

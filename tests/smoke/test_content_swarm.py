@@ -25,6 +25,7 @@ import trio
 import trio.testing
 
 import stress
+from fleet.environment import in_thread
 from fleet.fleet import BINDINGS
 from fleet.limits import KIB, MIB
 from stress import content_swarm
@@ -223,7 +224,7 @@ def test_a_file_of_the_users_arrives_and_stays_as_it_was(size, unrated, no_page,
     async def look_before_the_fleet_goes(self, fleet, path, manifest):
         await original(self, fleet, path, manifest)
         for index in range(1, len(fleet)):
-            (data,) = (self.context.scratch / "peers" / str(index)).glob("*.data")
+            (data,) = (self.context.scratch / f"peer-{index}").glob("*.data")
             arrived[index] = data.read_bytes()
 
     original = content_swarm._Run._swarm
@@ -573,7 +574,7 @@ def test_the_open_files_of_a_fleet_are_enough_for_its_links():
 
 
 async def test_the_file_depends_on_the_seed_alone(tmp_path):
-    made = [await content_swarm.make_file(tmp_path / f"{n}", 1, seed) for n, seed in enumerate([3, 3, 4])]
+    made = [await content_swarm.make_file(tmp_path / f"{n}", 1, seed, in_thread) for n, seed in enumerate([3, 3, 4])]
     first, again, other = (path.read_bytes() for path in made)
     assert first == again
     assert first != other

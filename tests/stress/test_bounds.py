@@ -220,7 +220,7 @@ def test_the_rows_of_content_swarm():
         "FL-SWM-02": ("seeder_share", "<=", 0.2, "gate", None, {"peers": 8, "pieces": 64}),
         "FL-SWM-03": ("longest_stall_seconds", "<=", 2, "gate", None, {}),
         "FL-SWM-04": ("bytes_received_over_needed", "<=", 1.02, "gate", None, {}),
-        "FL-SWM-05": ("time_over_fluid_bound", "<=", 1.5, "gate", "sim", {}),
+        "FL-SWM-05": ("time_over_fluid_bound", "<=", 1.5, "gate", "sim", {"bounded_links": 1}),
         "FL-SIM-01": ("trace_hashes_equal", "==", 1, "gate", "sim", {"replays": 2}),
     }
 
