@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from bench.sim import sim
 from bench.swarm import swarm
 from fleet.errors import FleetError
 from stress.harness.options import EXIT_INTERRUPTED, misuse
@@ -23,7 +24,7 @@ def bench(context: click.Context) -> None:
             context.invoke(family)
 
 
-FAMILIES = (swarm,)
+FAMILIES = (swarm, sim)
 for _family in FAMILIES:
     bench.add_command(_family)
 
