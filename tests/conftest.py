@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hypothesis
 
+pytest_plugins = ["fleet.sim.pytest_plugin", "pytester"]
+
 hypothesis.settings.register_profile("fleet", deadline=None, derandomize=True, max_examples=100)
 # For a hunt: pytest --hypothesis-profile=explore
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=5_000)
