@@ -11,6 +11,7 @@ import os
 import random
 import secrets
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -28,6 +29,10 @@ T = TypeVar("T")
 
 SCRATCH_SIZE = 1024 * KIB
 """A piece is received, hashed and written in blocks of at most this size: half of a core's level 2 cache."""
+
+current_host: ContextVar[str | None] = ContextVar("current_host", default=None)
+"""Which process a task belongs to in a simulation, where each peer of a fleet is one (``peer-3``); child tasks inherit
+it, and pausing a process stops its tasks. None for tasks of no process. Nothing reads it outside of a simulation."""
 
 
 class OffLoop(Protocol):

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from fleet.environment import Environment
-from fleet.errors import DeadlineExceeded, FleetError, LocalMisuse, StorageFailed
+from fleet.environment import Environment, current_host
+from fleet.errors import DeadlineExceeded, FleetError, LocalMisuse, PeerViolation, StorageFailed
 from fleet.limits import HANDSHAKE_SECONDS
 from fleet.net.tcp import TcpBinding
 from fleet.net.tls import TlsBinding
@@ -61,6 +61,7 @@ class Fleet:
         seed: int = 1,
         folder: Path | str | None = None,
         degree: int | None = None,
+        keep: bool = True,
         trace: Trace | None = None,
         environment: Environment | None = None,
         storage: Callable[[int], Storage] | None = None,
@@ -70,8 +71,8 @@ class Fleet:
         ``seed`` decides identities, the graph of neighbours and every choice of the peers. ``folder`` keeps each peer's
         store (``peer-0``, ``peer-1``, …); without one a temporary folder is used and removed. A fleet of up to
         ``degree`` + 1 peers is a full mesh, a larger one a seeded random graph in which everyone has at least
-        ``degree`` neighbours (by default ``default_degree(peers)``). ``environment`` and ``storage(index)`` replace the
-        machine's own ports.
+        ``degree`` neighbours (by default ``default_degree(peers)``). With ``keep`` both ends of an edge dial each other
+        again when they lose their link. ``environment`` and ``storage(index)`` replace the machine's own ports.
         """
         if not 1 <= peers <= MAX_PEERS:
             raise LocalMisuse(f"a fleet has 1 to {MAX_PEERS} peers, not {peers}")
@@ -88,6 +89,7 @@ class Fleet:
         """How long it took until every peer was up and joined."""
         self._count = peers
         self._degree = default_degree(peers) if degree is None else degree
+        self._keep = keep
         self._folder = None if folder is None else Path(folder)
         self._temporary: Path | None = None
         self._storage = storage
@@ -157,7 +159,7 @@ class Fleet:
         return Peer(self.environment, index, self.environment.identity(index), storage)
 
     async def start(self, index: int) -> Peer:
-        """Start a peer; it keeps identity, storage and, where it can, address. It has no neighbours before ``join``."""
+        """Start a peer; it keeps identity, storage and, where it can, address. It dials nobody before ``join``."""
         if self._nursery is None:
             raise LocalMisuse("the fleet is not up: use it in an `async with` block")
         if self.running(index):
@@ -169,6 +171,7 @@ class Fleet:
 
     async def _run(self, index: int, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         ended = self._ended[index] = trio.Event()
+        current_host.set(self._peers[index].name)  # for this task and all that it starts
         try:
             with trio.CancelScope() as scope:
                 async with self._peers[index].running(self._addresses.get(index, ANY_PORT), or_any_port=True) as peer:
@@ -195,9 +198,13 @@ class Fleet:
         await self.stop(index)
 
     async def restart(self, index: int) -> Peer:
-        """Start a stopped peer again with its storage, and join it to its neighbours."""
+        """Start a stopped peer again with its storage, and join it to its neighbours.
+
+        Who is not to be reached now, after ``HANDSHAKE_SECONDS`` at the most, is no error: it is dialled again.
+        Without ``keep`` it is one.
+        """
         peer = await self.start(index)
-        await self.join(index)
+        await self._join(index, whole=not self._keep)
         return peer
 
     # --- the graph ---
@@ -227,24 +234,50 @@ class Fleet:
         return edges
 
     async def join(self, index: int | None = None) -> None:
-        """Dial along the graph's edges between running peers (of one peer, or all) that are not links yet."""
+        """Dial along the graph's edges between running peers (of one peer, or all) that are not links yet.
+
+        Raises what the first dial of an edge raised when that edge does not come up within ``HANDSHAKE_SECONDS``.
+        """
+        await self._join(index, whole=True)
+
+    async def _join(self, index: int | None, *, whole: bool) -> None:
+        """``whole`` raises when an edge does not come up."""
         with lone_error():
             async with trio.open_nursery() as nursery:
                 for a, b in self.edges():
-                    if index in (None, a, b) and self.running(a) and self.running(b):
+                    if index not in (None, a, b):
+                        continue
+                    if self.running(a) and self.running(b):
                         # The one that joins dials: its generation tells the other that an older link is dead.
                         dialler, other = (b, a) if index == b else (a, b)
-                        nursery.start_soon(self._connect, dialler, other)
+                        nursery.start_soon(self._connect, dialler, other, whole)
+                    else:
+                        self._keep_edge(a, b)
 
-    async def _connect(self, a: int, b: int) -> None:
+    async def _connect(self, a: int, b: int, whole: bool) -> None:
         peer, other = self._peers[a], self._peers[b]
+        failure: FleetError | None = None
         if other.peer_id not in peer.neighbours:
             try:
                 await peer.connect(other.address, other.peer_id)
-            except FleetError:
+            except FleetError as error:
                 await trio.lowlevel.checkpoint_if_cancelled()  # then the peers are stopping, which is no news
-                raise
-        with trio.move_on_after(HANDSHAKE_SECONDS):
-            await other.until(lambda: peer.peer_id in other.neighbours)
+                if whole and (not self._keep or isinstance(error, LocalMisuse | PeerViolation)):
+                    raise
+                failure = error
+        self._keep_edge(a, b)
+        if failure is not None and not whole:
             return
-        raise DeadlineExceeded(f"{other.name} lost its link to {peer.name} while it was being joined")
+        with trio.move_on_after(HANDSHAKE_SECONDS):
+            while not (other.peer_id in peer.neighbours and peer.peer_id in other.neighbours):
+                await peer.until(lambda: other.peer_id in peer.neighbours)
+                await other.until(lambda: peer.peer_id in other.neighbours)
+            return
+        if whole:
+            raise failure or DeadlineExceeded(f"{other.name} lost its link to {peer.name} while it was being joined")
+
+    def _keep_edge(self, a: int, b: int) -> None:
+        """Whoever of the two runs keeps the other, which may be up later."""
+        for here, there in ((a, b), (b, a)):
+            if self._keep and self.running(here) and there in self._addresses:
+                self._peers[here].keep(self._addresses[there], self._peers[there].peer_id)

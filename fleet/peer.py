@@ -3,24 +3,30 @@
 Links come in through the listener or go out through ``connect``; either way both handshakes (channel and session) have
 ``HANDSHAKE_SECONDS`` and at most ``MAX_PENDING_HANDSHAKES`` incoming ones are pending, the oldest giving way. A
 neighbour is up when its control and its bulk link both are. Who breaks the protocol is cut off and refused then on.
+
+The two links race: the last message of a control link's handshake may be lost and sent again while the bulk link that
+belongs to it is there already. Such a bulk link waits until the other handshake is over, within its own deadline.
+
+A neighbour that is kept (``keep``) is dialled again when it is lost, after the pauses of ``fleet.net.redial``.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import trio
 
-from fleet.environment import off_loop_checkpoint
+from fleet.environment import current_host, off_loop_checkpoint
 from fleet.errors import DeadlineExceeded, FleetError, LinkBroken, LinkClosed, LocalMisuse, PeerViolation
 from fleet.identity.exchange import SECRET_SIZE
 from fleet.limits import HANDSHAKE_SECONDS, MAX_LINKS, MAX_PENDING_HANDSHAKES, MAX_REMEMBERED_PEERS, MIB
 from fleet.net.hello import NONCE_SIZE, Hello, Purpose
 from fleet.net.neighbour import Neighbour
+from fleet.net.redial import Redial, Redials
 from fleet.net.session import Closed, Established, Proved, Received, Role, Session
 from fleet.storage import DirectoryFile
 from fleet.swarm.manifest import Manifest
@@ -77,6 +83,12 @@ class Peer:
         self._generations: OrderedDict[PeerId, int] = OrderedDict()
         self._sessions: dict[PeerId, Neighbour] = {}
         self._pending: OrderedDict[trio.CancelScope, None] = OrderedDict()
+        self._shaking: dict[bytes, trio.Event] = {}
+        """Incoming control links whose handshake goes on, by session: set when it is over."""
+        self._dialling: dict[trio.CancelScope, PeerId | None] = {}
+        """Whom this side dials, until there is a link to shake hands on."""
+        self._redials = Redials(environment.rng("redials", index))
+        self._host: str | None = None
         self._changed = trio.Event()
         self._transfer: Transfer | None = None
         self._stopping = False
@@ -94,17 +106,19 @@ class Peer:
         with lone_error():
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
+                self._host = current_host.get()
                 self._listener = await self._listen(address, or_any_port)
                 self._transfer = Transfer(
                     self._environment,
                     self._storage,
                     self.name,
                     lambda purpose: self._environment.rng(purpose, self.index),
-                    nursery.start_soon,
+                    self._spawn,
                 )
                 try:
                     nursery.start_soon(self._accept_links, self._listener)
                     nursery.start_soon(self._transfer.run_timers)
+                    nursery.start_soon(self._redial_lost)
                     yield self
                 finally:
                     self._stopping = True
@@ -116,6 +130,15 @@ class Peer:
                             await neighbour.ended.wait()
                     self._transfer.close()
                     self._storage.close()
+
+    def _spawn(self, fn: Callable[..., Awaitable[object]], *args: object) -> None:
+        """Start a task of this peer's, in its process whoever calls."""
+        assert self._nursery is not None, "only used while running"  # noqa: S101
+        token = current_host.set(self._host)
+        try:
+            self._nursery.start_soon(fn, *args)
+        finally:
+            current_host.reset(token)
 
     async def _listen(self, address: str, or_any_port: bool) -> Listener:
         binding = self._environment.binding
@@ -189,17 +212,55 @@ class Peer:
             return await self._dial_neighbour(address, expected_peer)
         raise DeadlineExceeded(f"{address} did not finish its handshake within {HANDSHAKE_SECONDS:.0f} s")
 
+    def keep(self, address: str, peer: PeerId) -> None:
+        """Keep ``peer`` as a neighbour: while it has no link it is dialled, again and again, with pauses that grow.
+
+        Its last hello's address and ``address`` are tried in turn. It is not dialled while it is banned, and nobody is
+        once this peer stops. Raises ``LocalMisuse`` when this peer has not been started, or is that peer itself.
+        """
+        if self._nursery is None:
+            raise LocalMisuse(f"{self.name} is not running: start it first")
+        if peer == self.peer_id:
+            raise LocalMisuse(f"{address} is this peer itself: keep another")
+        self._redials.keep(peer, address, trio.current_time(), up=peer in self.neighbours)
+        self._note_change()
+
+    def let_go(self, peer: PeerId) -> None:
+        """Do not dial ``peer`` again when it is lost. A link that it has stays."""
+        self._redials.let_go(peer)
+
+    async def _redial_lost(self) -> None:
+        """The one timer for all kept neighbours; a dial is a task while it lasts."""
+        while True:
+            for redial in self._redials.take_due(trio.current_time(), self.banned):
+                self._emit("redial", neighbour=redial.peer.short, attempt=redial.attempt)
+                self._spawn(self._redial, redial)
+            with trio.move_on_at(self._redials.next_due()):
+                await self._changed.wait()
+
+    async def _redial(self, redial: Redial) -> None:
+        try:
+            await self.connect(redial.address, redial.peer)
+        except FleetError as error:
+            self._emit("redial_failed", neighbour=redial.peer.short, reason=str(error))
+        finally:
+            self._redials.dialled(redial.peer, trio.current_time())
+            self._note_change()
+
     async def _dial_neighbour(self, address: str, expected_peer: PeerId | None) -> Neighbour:
-        link = await self._environment.binding.dial(address, self.identity, expected_peer)
+        link = await self._dial_link(address, expected_peer)
+        if link is None:
+            assert expected_peer is not None, "somebody came up"  # noqa: S101
+            return self.neighbours.get(expected_peer) or await self._dial_neighbour(address, expected_peer)
         neighbour = await self._initiate(link, Purpose.CONTROL, expected_peer)
         if isinstance(neighbour, Neighbour):
+            peer = neighbour.peer
             try:
-                link = await self._environment.binding.dial(address, self.identity, neighbour.peer)
-                await self._initiate(link, Purpose.BULK, neighbour.peer, neighbour.session.session_id)
+                with neighbour.dialling:
+                    await self._dial_bulk(address, neighbour)
             except BaseException as error:
                 neighbour.end(error if isinstance(error, FleetError) else LinkClosed("the dial was given up"))
                 raise
-            peer = neighbour.peer
         else:
             peer = neighbour  # another link to it survives: wait until that is up
             if expected_peer is None and peer in self._generations and peer not in self._sessions:
@@ -211,6 +272,21 @@ class Peer:
                 raise LinkClosed(f"the link to {address} ended at once: {kept.reason}")
             await self._changed.wait()
         return self.neighbours[peer]
+
+    async def _dial_link(self, address: str, expected_peer: PeerId | None) -> Link | None:
+        """A link to there, or None when that peer has come up as a neighbour meanwhile."""
+        link: Link | None = None
+        with trio.CancelScope() as scope:
+            self._dialling[scope] = expected_peer
+            try:
+                link = await self._environment.binding.dial(address, self.identity, expected_peer)
+            finally:
+                del self._dialling[scope]
+        return link
+
+    async def _dial_bulk(self, address: str, neighbour: Neighbour) -> None:
+        link = await self._environment.binding.dial(address, self.identity, neighbour.peer)
+        await self._initiate(link, Purpose.BULK, neighbour.peer, neighbour.session.session_id)
 
     def _require_running(self) -> None:
         if self._nursery is None or self._stopping:
@@ -244,7 +320,7 @@ class Peer:
                 self._emit("handshake_displaced", pending=len(self._pending))
             scope = trio.CancelScope(deadline=trio.current_time() + HANDSHAKE_SECONDS)
             self._pending[scope] = None
-            self._nursery.start_soon(self._welcome, link, scope)
+            self._spawn(self._welcome, link, scope)
 
     async def _welcome(self, link: Link, scope: trio.CancelScope) -> None:
         """Both handshakes of an incoming link."""
@@ -294,6 +370,7 @@ class Peer:
         )
         scratch = self._environment.scratch
         neighbour: Neighbour | None = None
+        over = trio.Event()
         try:
             while neighbour is None:
                 if session.has_output:
@@ -301,9 +378,14 @@ class Peer:
                 count = await link.receive_into(scratch)
                 if count == 0:
                     raise LinkBroken(f"{link.remote_address} ended the link during its handshake")
-                for event in session.receive_untrusted(scratch[:count], trio.current_time()):
+                events = session.receive_untrusted(scratch[:count], trio.current_time())
+                if role is Role.RESPONDER and session.is_control and session.session_id:
+                    self._shaking[session.session_id] = over  # before the other side can know of the session
+                for event in events:
                     match event:
                         case Proved(decide=decide):
+                            if role is Role.RESPONDER and not session.is_control:
+                                await self._until_shaken(session)
                             objection = self._objection(session)
                             if objection is not None:
                                 return await self._refuse(link, session, objection)
@@ -338,7 +420,19 @@ class Peer:
             if neighbour is not None:
                 neighbour.end(error if isinstance(error, FleetError) else LinkClosed("the handshake was given up"))
             raise
+        finally:
+            if self._shaking.get(session.session_id) is over:
+                del self._shaking[session.session_id]
+            over.set()
         return neighbour
+
+    async def _until_shaken(self, bulk: Session) -> None:
+        """Wait for the end of the control link's handshake that this bulk link has overtaken, if it has."""
+        hello = bulk.their_hello
+        assert hello is not None, "the session is proved"  # noqa: S101
+        control = self._shaking.get(hello.session)
+        if control is not None:
+            await control.wait()
 
     async def _refuse(self, link: Link, session: Session, objection: str) -> PeerId:
         session.close(objection)
@@ -377,12 +471,11 @@ class Peer:
             neighbour = self._sessions[peer]
             neighbour.bulk_promised = True
             return neighbour
-        assert self._nursery is not None, "links only exist while running"  # noqa: S101
         previous = self._sessions.get(peer)
         if previous is not None:
             previous.end(LinkBroken("a newer link replaces this one"))
         neighbour = self._sessions[peer] = Neighbour(session, link, dialled=role is Role.INITIATOR)
-        self._nursery.start_soon(self._serve, neighbour, previous)
+        self._spawn(self._serve, neighbour, previous)
         return neighbour
 
     # --- neighbours ---
@@ -399,6 +492,10 @@ class Peer:
                 neighbour.end(LinkBroken(f"{peer.short} opened no bulk link"))
             if neighbour.reason is None:
                 self.neighbours[peer] = neighbour
+                self._redials.up(peer, neighbour.hello.address, trio.current_time())
+                for scope, dialled in self._dialling.items():
+                    if dialled == peer:
+                        scope.cancel()
                 self.swarm.neighbour_up(neighbour)
                 self._note_change()
                 self._emit("neighbour_up", neighbour=peer.short, dialled=neighbour.dialled)
@@ -423,6 +520,7 @@ class Peer:
         self.swarm.neighbour_down(neighbour)
         if self.neighbours.get(peer) is neighbour:
             del self.neighbours[peer]
+            self._redials.down(peer, trio.current_time())
         self._generations[peer] = self._generations.pop(peer, 0) + 1
         if len(self._generations) > MAX_REMEMBERED_PEERS:
             self._generations.popitem(last=False)

@@ -20,7 +20,7 @@ CORES = (
         f"fleet.swarm.{name}"
         for name in ("bitfield", "manifest", "picker", "source", "download", "offers", "upload", "piece_store")
     ]
-    + ["fleet.errors"]
+    + ["fleet.errors", "fleet.net.redial"]
 )
 """Sans-IO: bytes or messages and ``now`` go in, effects come out."""
 

@@ -58,6 +58,8 @@ class Neighbour:
         """A bulk link has been accepted, so that there is no room for a second one."""
         self.bulk_rest = b""
         self.dialled = dialled
+        self.dialling = trio.CancelScope()
+        """Around the dial of the bulk link: there is no use in it once the neighbour has ended."""
         self.early: list[Message] = []
         """Messages that came with the end of the handshake."""
         self.attached = trio.Event()
@@ -121,6 +123,7 @@ class Neighbour:
             return
         self.reason = reason
         self.attached.set()
+        self.dialling.cancel()
         self._scope.cancel()
         hopeless = isinstance(reason, LinkBroken | LimitExceeded)
         self._last_send.deadline = -inf if hopeless else trio.current_time() + CLOSE_SECONDS

@@ -25,13 +25,13 @@ import math
 import random
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
 import trio
 from trio._core import _asyncgens, _run, _thread_cache
 
+from fleet.environment import current_host
 from fleet.errors import DeadlineExceeded, FleetError
 from fleet.sim import guard as guards
 from fleet.sim.watchdog import LoopBlocked
@@ -60,9 +60,6 @@ _CLOSINGS: Final = 100
 """Attempts to close a dropped task: each ``await`` on its way out uses one up."""
 _NAMED: Final = 8
 """Blocked tasks that a message names."""
-
-current_host: ContextVar[str | None] = ContextVar("current_host", default=None)
-"""The simulated host (process) that a task belongs to. Child tasks inherit it."""
 
 
 class Deadlock(FleetError):

@@ -25,9 +25,10 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import trio
 
+from fleet.environment import current_host
 from fleet.errors import LocalMisuse
 from fleet.sim.guard import guarding
-from fleet.sim.loop import Deadlock, Loop, current_host, switched
+from fleet.sim.loop import Deadlock, Loop, switched
 from fleet.sim.watchdog import LoopBlocked, watching
 
 if TYPE_CHECKING:

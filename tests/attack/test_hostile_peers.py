@@ -984,7 +984,8 @@ async def test_a_listener_that_ends_the_session_before_it_accepts_the_bulk_link(
                     await peer.until(lambda: evil.peer_id not in peer._sessions)
                     if after == "the bulk accept":
                         core.accept()
-                        await end.flush()
+                        with contextlib.suppress(FleetError):  # who dialled hung up as soon as the session was gone
+                            await end.flush()
                     else:
                         link.abort()
 

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from fleet.environment import Environment
-from fleet.errors import DeadlineExceeded, LocalMisuse, StorageFailed
+from fleet.errors import DeadlineExceeded, LinkClosed, LocalMisuse, StorageFailed
 from fleet.fleet import BINDINGS, MAX_PEERS, Fleet
 from fleet.storage import Directory
 from tests.conformance.links import guarded
@@ -187,6 +187,44 @@ async def test_a_join_that_loses_its_link_ends_in_an_error(name: str, monkeypatc
         fleet[1].neighbours.pop(fleet[0].peer_id)
         fleet[0].neighbours[fleet[1].peer_id] = next(iter(fleet[0]._sessions.values()))
         with pytest.raises(DeadlineExceeded, match="lost its link"):
+            await fleet.join()
+
+
+# keeping
+
+
+@guarded
+async def test_a_link_of_the_fleet_that_breaks_comes_back(name: str) -> None:
+    async with toy_fleet(3, name) as toy:
+        for a, b in toy.fleet.edges():
+            toy.fleet[a].neighbours[toy.fleet[b].peer_id].abort()
+        await toy.trace.until(lambda: len(toy.trace.of("neighbour_down")) >= 6)
+        await toy.trace.until(toy.is_mesh)
+        assert toy.trace.of("redial")
+        assert toy.trace.of("banned") == []
+
+
+@guarded
+async def test_a_peer_restarts_while_its_neighbours_are_down_and_they_find_it(name: str) -> None:
+    async with toy_fleet(3, name) as toy:
+        fleet = toy.fleet
+        for index in (0, 1, 2):
+            await fleet.kill(index)
+        await fleet.restart(1)
+        assert neighbours(fleet)[1] == set()
+        await fleet.restart(2)
+        assert neighbours(fleet)[1:] == [{2}, {1}]
+        await fleet.start(0)  # it dials nobody: the others keep it
+        await toy.trace.until(toy.is_mesh)
+
+
+@guarded
+async def test_a_join_that_fails_for_good_raises_what_the_dial_did(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Fleet(2, name) as fleet:
+        monkeypatch.setattr("fleet.fleet.HANDSHAKE_SECONDS", 0.05)
+        fleet[0]._ban(fleet[1].peer_id, "lied")
+        await fleet[1].until(lambda: not fleet[1]._sessions)
+        with pytest.raises(LinkClosed, match="banned: lied"):
             await fleet.join()
 
 

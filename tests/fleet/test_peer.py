@@ -472,6 +472,114 @@ async def test_a_peer_stops_while_a_neighbour_is_half_up(name: str) -> None:
         assert not a.neighbours
 
 
+# keeping
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """First pauses of 20 ms."""
+    monkeypatch.setattr("fleet.net.redial.FIRST_SECONDS", 0.02)
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("keeper", ["dialler", "dialled", "both"])
+@guarded
+async def test_a_kept_neighbour_that_is_lost_is_dialled_again(name: str, keeper: str) -> None:
+    """By whichever side keeps it; where both do, one link is left."""
+    async with world(name) as w:
+        a, b = await w.start(0), await w.start(1)
+        await a.connect(b.address, b.peer_id)
+        await both_up(a, b)
+        if keeper != "dialled":
+            a.keep(b.address, b.peer_id)
+        if keeper != "dialler":
+            b.keep(a.address, a.peer_id)
+        for turn in range(3):
+            lost = a.neighbours[b.peer_id]
+            if turn == 1:
+                lost.end(LinkClosed("in order"))
+            else:
+                lost.abort()
+            await lost.ended.wait()
+            await both_up(a, b)
+            assert a.neighbours[b.peer_id] is not lost
+            assert len(a._sessions) == len(b._sessions) == 1
+        diallers = {event.peer for event in w.trace.of("redial")}
+        assert diallers <= {"dialler": {a.name}, "dialled": {b.name}, "both": {a.name, b.name}}[keeper]
+        assert w.trace.of("banned") == []
+
+
+@pytest.mark.usefixtures("soon")
+@guarded
+async def test_a_kept_neighbour_that_was_not_there_is_found_once_it_is(name: str) -> None:
+    async with world(name) as w:
+        a = await w.start(0)
+        async with w.make(1).running() as b:
+            address = b.address
+        a.keep(address, b.peer_id)
+        await w.trace.wait_for("redial_failed", a.name, count=2)
+        async with w.make(1).running(address) as b:
+            await both_up(a, b)
+            assert b.neighbours[a.peer_id].dialled is False
+
+
+@pytest.mark.usefixtures("soon")
+@guarded
+async def test_a_kept_neighbour_is_dialled_where_its_last_hello_says(name: str) -> None:
+    async with world(name) as w:
+        a = await w.start(0)
+        async with w.make(1).running() as b:
+            a.keep(b.address, b.peer_id)
+            await both_up(a, b)
+        async with w.make(1).running() as b:  # on another port: it tells by dialling
+            await b.connect(a.address, a.peer_id)
+            await both_up(a, b)
+            b.neighbours[a.peer_id].abort()
+            await a.until(lambda: not a.neighbours)
+            await both_up(a, b)
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("address", ["", "nonsense", "127.0.0.1:99999", "::"])
+@guarded
+async def test_a_hello_with_an_address_of_nonsense_harms_nobody(name: str, address: str) -> None:
+    async with world(name) as w:
+        a = await w.start(0)
+        async with w.make(1).running() as b:
+            a.keep(b.address, b.peer_id)
+            await both_up(a, b)
+            a._redials.up(b.peer_id, address, trio.current_time())
+        await w.trace.wait_for("redial_failed", a.name, count=2)
+
+
+@pytest.mark.usefixtures("soon")
+@guarded
+async def test_a_peer_that_stops_while_it_dials_again(name: str) -> None:
+    """Stopped after each number of scheduler turns since the dial began; the other side forgets it."""
+    for turns in range(0, 40, 4):
+        async with world(name) as w:
+            a = await w.start(0)
+            async with w.make(1).running() as b:
+                b.keep(a.address, a.peer_id)
+                await w.trace.wait_for("redial", b.name)
+                for _ in range(turns):
+                    await trio.lowlevel.checkpoint()
+            b.keep(a.address, a.peer_id)  # too late, and no harm
+            while a._sessions:
+                await a._changed.wait()
+
+
+@guarded
+async def test_whom_a_peer_cannot_keep(name: str) -> None:
+    async with world(name) as w:
+        a = await w.start(0)
+        with pytest.raises(LocalMisuse, match="itself"):
+            a.keep(a.address, a.peer_id)
+        with pytest.raises(LocalMisuse, match="not running"):
+            w.make(1).keep(a.address, a.peer_id)
+        a.let_go(a.peer_id)
+
+
 # misuse
 
 
