@@ -1,6 +1,6 @@
 """The tcp binding: non-blocking sockets under trio's readiness calls, and nothing between them and the caller.
 
-It proves no identity: the session layer above signs. What is decided here:
+It proves no identity: the session layer above does. What is decided here:
 
 - **Reading and writing** try the system call first and wait for readiness only when the kernel says so.
 - **Files** are read in blocks of 256 KiB into one buffer that all links of the binding share, and written from there.
@@ -17,9 +17,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import ipaddress
 import os
-import re
 import socket
 import struct
 import sys
@@ -30,8 +28,10 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from fleet.errors import LinkBroken, LinkClosed, LocalMisuse
-from fleet.limits import CLOSE_SECONDS, KIB, MAX_ADDRESS
+from fleet.limits import CLOSE_SECONDS, KIB
+from fleet.net.address import format_address, parse_address
 from fleet.net.link import MAX_PREFIX
+from fleet.net.usage import Usage, check_range
 
 if TYPE_CHECKING:
     from fleet.identity.keys import Identity, PeerId
@@ -51,45 +51,6 @@ _GONE_BEFORE_ACCEPT: Final = frozenset(
     {errno.ECONNABORTED, errno.ECONNRESET, errno.EPROTO, errno.EPERM, errno.ENETDOWN, errno.EHOSTUNREACH}
 )
 
-_ADDRESS: Final = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]+)):(?P<port>[0-9]{1,5})", re.ASCII)
-
-
-def _refuse(text: str, reason: str) -> LocalMisuse:
-    return LocalMisuse(
-        f"{text[:MAX_ADDRESS]!r} is no address ({reason}): write host:port, such as 127.0.0.1:4001 or [::1]:4001"
-    )
-
-
-def parse_address(text: str, *, port_zero: bool = False) -> tuple[str, int]:
-    """``host:port`` or ``[IPv6]:port`` as (host, port); ``LocalMisuse`` says what is wrong with any other text.
-
-    Port 0 means "any free one" and makes sense only for a listener (``port_zero``).
-    """
-    if len(text) > MAX_ADDRESS:
-        raise _refuse(text, f"more than {MAX_ADDRESS} characters")
-    match = _ADDRESS.fullmatch(text)
-    if match is None:
-        raise _refuse(text, "not host:port" if text.count(":") < 2 else "IPv6 goes in brackets")
-    port = int(match["port"])
-    if port > 65_535 or (port == 0 and not port_zero):
-        raise _refuse(text, f"port {port} does not exist")
-    host: str = match["v6"] or match["name"]
-    try:
-        if match["v6"]:
-            ipaddress.IPv6Address(host)
-        elif host.rstrip(".").rpartition(".")[2][:1].isdigit():
-            # No name ends in a label that starts with a digit; resolvers would read 1.2 or 0x7f.1 in their own ways.
-            ipaddress.IPv4Address(host)
-    except ValueError as error:
-        raise _refuse(text, str(error)) from None
-    return host, port
-
-
-def format_address(name: tuple[object, ...]) -> str:
-    """The text form of a socket name as ``getsockname`` gives it."""
-    host, port = name[0], name[1]
-    return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
-
 
 async def _resolve(address: str, *, port_zero: bool) -> list[tuple[socket.AddressFamily, tuple[object, ...]]]:
     """Socket families and names to try, in order. Looks names up off the loop; numbers take no thread."""
@@ -101,14 +62,6 @@ async def _resolve(address: str, *, port_zero: bool) -> list[tuple[socket.Addres
     return [(family, name) for family, _, _, _, name in found]
 
 
-def check_range(offset: int, size: int, prefix: bytes) -> None:
-    """Raise ``LocalMisuse`` unless ``send_file`` can be called with these."""
-    if offset < 0 or size < 0:
-        raise LocalMisuse(f"a file has no range of {size:,} bytes at {offset:,}")
-    if len(prefix) > MAX_PREFIX:
-        raise LocalMisuse(f"a prefix has at most {MAX_PREFIX} bytes, not {len(prefix):,}: send more with send_all")
-
-
 def _prepare(sock: socket.socket) -> None:
     sock.setblocking(False)
     # Frames are written whole; holding back their tail for an acknowledgement would only add latency.
@@ -118,73 +71,67 @@ def _prepare(sock: socket.socket) -> None:
 class TcpLink:
     """One TCP connection. See ``fleet.net.link.Link`` for what its methods promise."""
 
-    __slots__ = ("_block", "_broken", "_closed", "_cut", "_eof_sent", "_receiving", "_remote", "_sending", "_sock")
+    __slots__ = ("_block", "_sock", "_use")
 
     def __init__(self, sock: socket.socket, remote_address: str, block: memoryview) -> None:
         """``block``: a buffer for reading files, which links of one trio run may share."""
         self._sock = sock
-        self._remote = remote_address
         self._block = block
-        self._sending = False
-        self._receiving = False
-        self._closed = False
-        self._eof_sent = False
-        self._cut = False
-        self._broken: str | None = None
+        self._use = Usage(remote_address)
 
     @property
     def remote_address(self) -> str:
-        return self._remote
+        return self._use.remote
 
     @property
     def channel_peer(self) -> PeerId | None:
         return None
 
     def __repr__(self) -> str:
-        return f"TcpLink({self._remote})"
+        return f"TcpLink({self._use.remote})"
 
     async def handshake(self) -> None:
         await trio.lowlevel.checkpoint()
-        self._check_open()
+        self._use.check_open()
 
     # sending
 
     async def send_all(self, buffers: Sequence[Bytes]) -> None:
-        self._begin_sending()
+        self._use.begin_sending()
         try:
             await trio.lowlevel.checkpoint()
-            self._check_open()
+            self._use.check_open()
             views = [memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]
             if len(views) == 1:
                 await self._send_one(views[0])
             else:
                 await self._send_many(views)
         finally:
-            self._sending = False
+            self._use.sending = False
 
     async def send_file(self, file: File, offset: int, size: int, prefix: bytes = b"") -> None:
         check_range(offset, size, prefix)
-        self._begin_sending()
+        self._use.begin_sending()
         try:
             await trio.lowlevel.checkpoint()
-            self._check_open()
+            self._use.check_open()
             end = offset + size
             while offset < end or prefix:
                 head = len(prefix)
                 length = min(FILE_BLOCK, end - offset)
                 self._block[:head] = prefix
-                self._cut = True
+                self._use.cut = True
                 file.read_into(self._block[head : head + length], offset)
                 # The buffer is shared, so what the kernel does not take now is read again after the wait.
                 sent = await self._send_some(self._block[: head + length])
                 prefix = prefix[sent:]
                 offset += max(0, sent - head)
-            self._cut = False
+            self._use.cut = False
         finally:
-            self._sending = False
+            self._use.sending = False
 
     async def _send_one(self, view: memoryview) -> None:
-        self._cut = True
+        self._use.cut = True
         while view:
             try:
                 count = self._sock.send(view)
@@ -194,10 +141,10 @@ class TcpLink:
                 raise self._lost("send to", error) from None
             else:
                 view = view[count:]
-        self._cut = False
+        self._use.cut = False
 
     async def _send_many(self, views: list[memoryview]) -> None:
-        self._cut = True
+        self._use.cut = True
         first = 0
         while first < len(views):
             try:
@@ -214,7 +161,7 @@ class TcpLink:
                     break
                 count -= len(view)
                 first += 1
-        self._cut = False
+        self._use.cut = False
 
     async def _send_some(self, view: memoryview) -> int:
         """Write what the kernel takes of ``view`` now; when that is nothing, wait until it takes more, and return 0."""
@@ -227,83 +174,66 @@ class TcpLink:
             raise self._lost("send to", error) from None
 
     async def send_eof(self) -> None:
-        if self._eof_sent:
+        if self._use.eof_sent:
             await trio.lowlevel.checkpoint()
-            self._check_open()
+            self._use.check_open()
             return
-        self._begin_sending()
+        self._use.begin_sending()
         try:
             await trio.lowlevel.checkpoint()
-            self._check_open()
-            self._eof_sent = True
+            self._use.check_open()
+            self._use.eof_sent = True
             try:
                 self._sock.shutdown(socket.SHUT_WR)
             except OSError as error:
                 raise self._lost("end the stream to", error) from None
         finally:
-            self._sending = False
-
-    def _begin_sending(self) -> None:
-        self._check_open()
-        if self._sending:
-            raise LocalMisuse(f"two tasks send to {self._remote} at once: let one task do all the sending")
-        if self._eof_sent:
-            raise LinkClosed(f"this side has said that it sends nothing more to {self._remote}")
-        if self._broken is not None:
-            raise LinkBroken(self._broken)
-        if self._cut:
-            raise LocalMisuse(f"the last send to {self._remote} was cut short: abort or close this link")
-        self._sending = True
+            self._use.sending = False
 
     async def _wait_writable(self) -> None:
         try:
             await trio.lowlevel.wait_writable(self._sock)
         except trio.ClosedResourceError:
-            raise self._was_closed() from None
-        self._check_open()
+            raise self._use.was_closed() from None
+        self._use.check_open()
 
     # receiving
 
     async def receive_into(self, view: memoryview) -> int:
-        self._check_open()
-        if self._receiving:
-            raise LocalMisuse(f"two tasks receive from {self._remote} at once: let one task do all the receiving")
-        if not view:
-            raise LocalMisuse("receive_into needs room for at least one byte")
-        self._receiving = True
+        self._use.begin_receiving(view)
         try:
             # First, so that a cancelled call has consumed nothing and nothing runs between the copy and the return.
             await trio.lowlevel.checkpoint()
             while True:
-                self._check_open()
+                self._use.check_open()
                 try:
                     count = self._sock.recv_into(view)
                 except BlockingIOError:
                     try:
                         await trio.lowlevel.wait_readable(self._sock)
                     except trio.ClosedResourceError:
-                        raise self._was_closed() from None
+                        raise self._use.was_closed() from None
                 except OSError as error:
                     raise self._lost("receive from", error) from None
                 else:
-                    if count == 0 and self._broken is not None:
+                    if count == 0 and self._use.broken is not None:
                         # The kernel tells of a reset once; the sender heard it, and now this looks like an end.
-                        raise LinkBroken(self._broken)
+                        raise LinkBroken(self._use.broken)
                     return count
         finally:
-            self._receiving = False
+            self._use.receiving = False
 
     # ending
 
     async def aclose(self) -> None:
-        if self._closed:
+        if self._use.closed:
             await trio.lowlevel.checkpoint()
             return
-        if self._cut or self._sending or self._broken is not None:
+        if self._use.cut or self._use.sending or self._use.broken is not None:
             self.abort()
             await trio.lowlevel.checkpoint()
             return
-        self._closed = True
+        self._use.closed = True
         trio.lowlevel.notify_closing(self._sock)
         try:
             try:
@@ -350,7 +280,7 @@ class TcpLink:
             return 0
 
     def abort(self) -> None:
-        self._closed = True
+        self._use.closed = True
         if self._sock.fileno() == -1:
             return
         trio.lowlevel.notify_closing(self._sock)
@@ -360,16 +290,9 @@ class TcpLink:
 
     # errors
 
-    def _was_closed(self) -> LinkClosed:
-        return LinkClosed(f"the link to {self._remote} was closed on this side")
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise self._was_closed()
-
     def _lost(self, action: str, error: OSError) -> LinkBroken:
-        self._broken = f"cannot {action} {self._remote}: {error.strerror or error}"
-        return LinkBroken(self._broken)
+        self._use.broken = f"cannot {action} {self._use.remote}: {error.strerror or error}"
+        return LinkBroken(self._use.broken)
 
 
 class TcpListener:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from fleet.errors import LocalMisuse
-from fleet.net.tcp import parse_address
+from fleet.net.address import parse_address
 from fleet.sim.line import Line
 from fleet.sim.path import Constant, Path
 from fleet.sim.pump import Pump

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from fleet.errors import LinkBroken, LocalMisuse
-from fleet.net.tcp import parse_address
+from fleet.net.address import parse_address
 from fleet.sim.connect import Dial, SimListener
 from fleet.sim.datagram import SimSocket
 from fleet.sim.fabric import Fabric, Route

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from fleet.errors import LinkBroken, LinkClosed, LocalMisuse
+from fleet.errors import LinkBroken
 from fleet.limits import CLOSE_SECONDS
-from fleet.net.tcp import check_range
+from fleet.net.usage import Usage, check_range
 from fleet.sim.buffer import stable
 from fleet.sim.flow import SEGMENT, Flow
 
@@ -32,18 +32,12 @@ class SimLink:
     """One end of a simulated stream. See ``fleet.net.link.Link`` for what its methods promise."""
 
     __slots__ = (
-        "_broken",
-        "_closed",
-        "_cut",
         "_end_acknowledged",
-        "_eof_sent",
         "_lingerer",
         "_number",
         "_receiver",
-        "_receiving",
-        "_remote",
         "_route",
-        "_sending",
+        "_use",
         "gone",
         "inflow",
         "listener",
@@ -55,7 +49,7 @@ class SimLink:
         """``route`` leads from this end to the other."""
         self._number = number
         self._route = route
-        self._remote = remote_address
+        self._use = Usage(remote_address)
         self.outflow = outflow
         self.inflow = inflow
         self.listener: SimListener | None = None
@@ -65,13 +59,7 @@ class SimLink:
         """Who waits for room to send."""
         self._receiver: trio.lowlevel.Task | None = None
         self._lingerer: trio.lowlevel.Task | None = None
-        self._sending = False
-        self._receiving = False
-        self._closed = False
-        self._eof_sent = False
         self._end_acknowledged = False
-        self._cut = False
-        self._broken: str | None = None
         outflow.source = inflow.sink = self
         self.host.links[self] = None
 
@@ -87,43 +75,43 @@ class SimLink:
 
     @property
     def remote_address(self) -> str:
-        return self._remote
+        return self._use.remote
 
     @property
     def channel_peer(self) -> PeerId | None:
         return None
 
     def __repr__(self) -> str:
-        return f"SimLink({self.host.name}, {self._remote}, {self._number})"
+        return f"SimLink({self.host.name}, {self._use.remote}, {self._number})"
 
     async def handshake(self) -> None:
         await trio.lowlevel.checkpoint()
-        self._check_open()
+        self._use.check_open()
 
     # sending
 
     async def send_all(self, buffers: Sequence[Bytes]) -> None:
-        self._begin_sending()
+        self._use.begin_sending()
         try:
             await trio.lowlevel.checkpoint()
             self._check_usable()
-            self._cut = True
+            self._use.cut = True
             for chunk in stable(buffers, SEGMENT):
                 while chunk:
                     room = await self._room()
                     self.outflow.push(chunk[:room])
                     chunk = chunk[room:]
-            self._cut = False
+            self._use.cut = False
         finally:
-            self._sending = False
+            self._use.sending = False
 
     async def send_file(self, file: File, offset: int, size: int, prefix: bytes = b"") -> None:
         check_range(offset, size, prefix)
-        self._begin_sending()
+        self._use.begin_sending()
         try:
             await trio.lowlevel.checkpoint()
             self._check_usable()
-            self._cut = True
+            self._use.cut = True
             end = offset + size
             head = len(prefix)
             while offset < end or head:
@@ -134,9 +122,9 @@ class SimLink:
                 self.outflow.push(block)
                 offset += length
                 prefix, head = b"", 0
-            self._cut = False
+            self._use.cut = False
         finally:
-            self._sending = False
+            self._use.sending = False
 
     async def _room(self) -> int:
         """How many bytes may be pushed: at least one, after waiting if need be."""
@@ -152,56 +140,39 @@ class SimLink:
         return _SUCCEEDED
 
     async def send_eof(self) -> None:
-        if self._eof_sent:
+        if self._use.eof_sent:
             await trio.lowlevel.checkpoint()
-            self._check_open()
+            self._use.check_open()
             return
-        self._begin_sending()
+        self._use.begin_sending()
         try:
             await trio.lowlevel.checkpoint()
             self._check_usable()
-            self._eof_sent = True
+            self._use.eof_sent = True
             self.outflow.finish()
         finally:
-            self._sending = False
-
-    def _begin_sending(self) -> None:
-        self._check_open()
-        if self._sending:
-            raise LocalMisuse(f"two tasks send to {self._remote} at once: let one task do all the sending")
-        if self._eof_sent:
-            raise LinkClosed(f"this side has said that it sends nothing more to {self._remote}")
-        if self._broken is not None:
-            raise LinkBroken(self._broken)
-        if self._cut:
-            raise LocalMisuse(f"the last send to {self._remote} was cut short: abort or close this link")
-        self._sending = True
+            self._use.sending = False
 
     # receiving
 
     async def receive_into(self, view: memoryview) -> int:
-        self._check_open()
-        if self._receiving:
-            raise LocalMisuse(f"two tasks receive from {self._remote} at once: let one task do all the receiving")
-        if not view:
-            raise LocalMisuse("receive_into needs room for at least one byte")
+        self._use.begin_receiving(view)
         flow = self.inflow
-        self._receiving = True
         try:
-            if flow.ready or flow.ended or self._broken is not None:
+            if flow.ready or flow.ended or self._use.broken is not None:
                 await trio.lowlevel.checkpoint()
             while not flow.ready:
-                self._check_open()
-                if self._broken is not None:
-                    raise LinkBroken(self._broken)
+                self._use.check_open()
+                if self._use.broken is not None:
+                    raise LinkBroken(self._use.broken)
                 if flow.ended:
                     return 0
                 self._receiver = trio.lowlevel.current_task()
                 await trio.lowlevel.wait_task_rescheduled(self._receiver_gave_up)
-            self._check_open()
+            self._use.check_open()
             return flow.read_into(view)
         finally:
-            self._receiving = False
+            self._use.receiving = False
 
     def _receiver_gave_up(self, _: object) -> trio.lowlevel.Abort:
         self._receiver = None
@@ -210,14 +181,14 @@ class SimLink:
     # ending
 
     async def aclose(self) -> None:
-        if self._closed:
+        if self._use.closed:
             await trio.lowlevel.checkpoint()
             return
-        if self._cut or self._sending or self._broken is not None:
+        if self._use.cut or self._use.sending or self._use.broken is not None:
             self.abort()
             await trio.lowlevel.checkpoint()
             return
-        self._closed = True
+        self._use.closed = True
         self.wake_receiver()
         self.inflow.discard()
         self.outflow.finish()
@@ -242,7 +213,7 @@ class SimLink:
         return _SUCCEEDED
 
     def abort(self) -> None:
-        self._closed = True
+        self._use.closed = True
         if not self.gone:
             self._leave()
             self._send_reset()
@@ -251,7 +222,7 @@ class SimLink:
         """No part of the protocol any more: whoever waits is told, what has not left is lost."""
         self.gone = True
         self.outflow.kill()
-        if self._closed:
+        if self._use.closed:
             self.inflow.discard()
         self._forget_if_done()
         self.wake_sender()
@@ -283,7 +254,7 @@ class SimLink:
 
     def data_landed(self) -> None:
         """Bytes have arrived."""
-        if self._closed:
+        if self._use.closed:
             self.inflow.discard()
         else:
             self.wake_receiver()
@@ -323,7 +294,7 @@ class SimLink:
             self.outflow.kill()
             self._forget_if_done()
         else:
-            self._broken = f"the link to {self._remote} is broken: {reason}"
+            self._use.broken = f"the link to {self._use.remote} is broken: {reason}"
             self._leave()
 
     def die(self) -> None:
@@ -341,11 +312,7 @@ class SimLink:
 
     # errors
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise LinkClosed(f"the link to {self._remote} was closed on this side")
-
     def _check_usable(self) -> None:
-        self._check_open()
-        if self._broken is not None:
-            raise LinkBroken(self._broken)
+        self._use.check_open()
+        if self._use.broken is not None:
+            raise LinkBroken(self._use.broken)

@@ -13,7 +13,8 @@ import trio.testing
 
 from fleet.errors import LocalMisuse
 from fleet.limits import CLOSE_SECONDS
-from fleet.net.tcp import TcpBinding, TcpLink, TcpListener, parse_address
+from fleet.net.address import parse_address
+from fleet.net.tcp import TcpBinding, TcpLink, TcpListener
 from tests.conformance.links import ALICE, BOB, drain, guarded, linked, noise, receive
 
 
