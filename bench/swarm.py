@@ -92,7 +92,7 @@ async def _measure(
     folder: Path, binding: str, peers: int, mebibytes: int, rounds: int, rival: bool = False
 ) -> dict[str, list[float]]:
     """Rates in MiB/s, summed over the readers, by round: of the ceiling, the baselines, the swarm and the rival."""
-    path = await make_file(folder / "artifact", mebibytes, 1, in_thread)
+    path = await make_file(folder / "artifact", mebibytes * MIB, 1, in_thread)
     file = DirectoryFile(path, writable=False)
     manifest = await trio.to_thread.run_sync(Manifest.of_file, file, PIECE_SIZE)
     file.close()

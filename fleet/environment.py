@@ -10,6 +10,7 @@ import contextlib
 import os
 import random
 import secrets
+import time
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -78,6 +79,8 @@ class Environment:
     off_loop: OffLoop = field(default=in_thread)
     entropy: Callable[[int], bytes] = field(default=secrets.token_bytes)
     trace: Trace = field(default_factory=NoTrace)
+    wall_clock: Callable[[], float] = field(default=time.time)
+    """Seconds since 1970, as far as this machine knows: it may be wrong, and jump."""
     scratch: memoryview = field(default_factory=lambda: memoryview(bytearray(SCRATCH_SIZE)))
     """Where every link of the fleet receives into. Never in use across a yield, so one block, hot in the processor's
     cache, serves them all."""

@@ -204,7 +204,7 @@ class Fleet:
         Without ``keep`` it is one.
         """
         peer = await self.start(index)
-        await self._join(index, whole=not self._keep)
+        await self.join(index, whole=not self._keep)
         return peer
 
     # --- the graph ---
@@ -233,15 +233,12 @@ class Fleet:
                 neighbours[b].add(a)
         return edges
 
-    async def join(self, index: int | None = None) -> None:
+    async def join(self, index: int | None = None, *, whole: bool = True) -> None:
         """Dial along the graph's edges between running peers (of one peer, or all) that are not links yet.
 
-        Raises what the first dial of an edge raised when that edge does not come up within ``HANDSHAKE_SECONDS``.
+        Raises what the first dial of an edge raised when that edge does not come up within ``HANDSHAKE_SECONDS``;
+        unless ``whole``, it does not matter, since it is dialled again.
         """
-        await self._join(index, whole=True)
-
-    async def _join(self, index: int | None, *, whole: bool) -> None:
-        """``whole`` raises when an edge does not come up."""
         with lone_error():
             async with trio.open_nursery() as nursery:
                 for a, b in self.edges():

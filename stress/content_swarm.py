@@ -23,9 +23,11 @@ from fleet.fleet import BINDINGS, FULL_MESH, MAX_PEERS, Fleet, default_degree
 from fleet.limits import KIB, MAX_PIECE_SIZE, MAX_PIECES, MIB
 from fleet.storage import Directory, DirectoryFile, Storage
 from fleet.swarm.manifest import Manifest
+from stress.checkers.swarm import SwarmChecker
 from stress.harness.artifact import make_file, shared
 from stress.harness.baselines import raw_stream_seconds, single_stream_seconds
 from stress.harness.options import option
+from stress.harness.ordeal import Ordeal
 from stress.harness.page_cache import warm
 from stress.harness.plots import heat_map, steps_over_time
 from stress.harness.process import allow_open_files, anonymous_mib, cpu_seconds, peak_rss_mib, quiet_collector
@@ -60,7 +62,7 @@ Examples:
 
 def check_arguments(args: Mapping[str, Any]) -> None:
     """Refuse what cannot run before anything starts; raises ``LocalMisuse``."""
-    size = args["mebibytes"] * MIB
+    size = _size(args)
     if args["file"] is not None:
         path: Path = args["file"]
         file = _open(path)
@@ -77,6 +79,12 @@ def check_arguments(args: Mapping[str, Any]) -> None:
             f"{args['peers']} peers need {needed:,} open files and this process may have {allowed:,}: "
             f"run it after `ulimit -n {needed}`, or with fewer peers"
         )
+
+
+def _size(args: Mapping[str, Any]) -> int:
+    """Bytes of the file that is made for the run."""
+    made: int = args["mebibytes"] * MIB if args["pieces"] is None else args["pieces"] * args["piece_kib"] * KIB
+    return made
 
 
 def _open(path: Path) -> DirectoryFile:
@@ -124,7 +132,7 @@ class _Run:
         self._enter("making the file")
         environment, storage = self._ports()
         path = args["file"] or await make_file(
-            context.scratch / "artifact", args["mebibytes"], context.seed, environment.off_loop
+            context.scratch / "artifact", _size(args), context.seed, environment.off_loop
         )
         file = _open(path)
         try:
@@ -136,18 +144,27 @@ class _Run:
             )
         finally:
             file.close()
+        if not args["faults"]:
+            await self._measure_baselines(environment, storage, path, manifest)
+        if context.world is None:
+            environment = replace(environment, trace=context.events)
+        await self._warm(manifest)  # again: what the baselines freed, the host may have taken back meanwhile
+        self._enter("starting peers")
+        async with Fleet(args["peers"], environment=environment, storage=lambda i: storage(f"peer-{i}")) as fleet:
+            if args["faults"]:
+                await self._endure(fleet, path, manifest)
+            else:
+                await self._swarm(fleet, path, manifest)
+
+    async def _measure_baselines(
+        self, environment: Environment, storage: Callable[[str], Storage], path: Path, manifest: Manifest
+    ) -> None:
         self._enter("single-stream baselines")
         await self._warm(manifest)
         self.raw_seconds = await raw_stream_seconds(environment, path, manifest, lambda n: storage(f"baseline-{n}"))
         self.single_seconds = await single_stream_seconds(
             environment, path, manifest, lambda name: storage(f"baseline-{name}")
         )
-        if context.world is None:
-            environment = replace(environment, trace=context.events)
-        await self._warm(manifest)  # again: what the baselines freed, the host may have taken back meanwhile
-        self._enter("starting peers")
-        async with Fleet(args["peers"], environment=environment, storage=lambda i: storage(f"peer-{i}")) as fleet:
-            await self._swarm(fleet, path, manifest)
 
     def _ports(self) -> tuple[Environment, Callable[[str], Storage]]:
         """What the peers run on: the machine, with their files in the scratch folder, or the simulated world."""
@@ -193,6 +210,24 @@ class _Run:
                 self._update_progress()
                 self._report(fleet, manifest)
                 nursery.cancel_scope.cancel()
+
+    async def _endure(self, fleet: Fleet, path: Path, manifest: Manifest) -> None:
+        """The swarm under faults: is it safe, and does it converge?"""
+        world = self.context.world
+        assert world is not None, "faults are of the simulated network"  # noqa: S101
+        self.fetchers = [peer.name for peer in fleet.peers[1:]]
+        for name in self.fetchers:
+            self.context.progress.track(name, manifest.pieces)
+        self.started = trio.current_time()
+
+        def note(index: int, holding: Holding) -> None:
+            self.holdings[f"peer-{index}"] = holding
+
+        try:
+            await Ordeal(self.context, world, fleet, SwarmChecker(world, fleet, path, manifest, note)).run()
+        finally:
+            self.seconds = trio.current_time() - self.started
+            self._report(fleet, manifest)
 
     async def _fetch(self, peer: Peer, root: bytes) -> None:
         self.holdings[peer.name] = await peer.fetch(root)
@@ -358,6 +393,7 @@ SCENARIO: Final = Scenario(
     summary=SUMMARY,
     run=run,
     bindings=(*BINDINGS, "sim"),
+    shrinkable={"peers": 2, "pieces": 1},
     check_arguments=check_arguments,
     options=[
         option(
@@ -371,6 +407,12 @@ SCENARIO: Final = Scenario(
             type=click.IntRange(0, 65_536),
             default=64,
             help="Size of the file of random bytes that is made for the run.",
+        ),
+        option(
+            "--pieces",
+            type=click.IntRange(1, MAX_PIECES),
+            show_default="what --mebibytes makes",
+            help="Size of that file in pieces instead: for small ones.",
         ),
         option(
             "--file",

@@ -31,7 +31,7 @@ _LEAST_HOLD_SECONDS: Final = 0.001
 class Datagram:
     """What travels as a whole."""
 
-    __slots__ = ("data", "port", "route", "sender", "size", "span")
+    __slots__ = ("data", "port", "route", "sender", "sent", "size", "span")
 
     def __init__(self, route: Route, sender: str, port: int, data: bytes) -> None:
         self.route = route
@@ -39,6 +39,8 @@ class Datagram:
         self.port = port
         self.data = data
         self.size = len(data)
+        self.sent = 0.0
+        """When it left the uplink."""
         self.span = 0.0
 
 
@@ -107,6 +109,7 @@ class SimSocket:
         if datagram.size > path.max_datagram:
             self._drop(datagram, "too large")
             return
+        datagram.sent = now = self._fabric.pump.time()
         copies = 1
         if path.duplication and rng.random() < path.duplication:
             copies = 2
@@ -117,7 +120,7 @@ class SimSocket:
             delay = route.delay()
             if path.reordering and rng.random() < path.reordering:
                 delay += 2 * max(path.latency.typical, _LEAST_HOLD_SECONDS) * rng.random()
-            self._fabric.pump.at(self._fabric.pump.time() + delay, self._arrive, datagram)
+            self._fabric.pump.at(now + delay, self._arrive, datagram)
 
     def _drop(self, datagram: Datagram, reason: str) -> None:
         route = datagram.route
@@ -163,7 +166,12 @@ class SimSocket:
         if not datagram.route.local:
             self._host.received.count(datagram.size)
         self._fabric.record(
-            "datagram", self._host.name, source=datagram.sender, size=datagram.size, check=zlib.crc32(datagram.data)
+            "datagram",
+            self._host.name,
+            source=datagram.sender,
+            sent=datagram.sent,
+            size=datagram.size,
+            check=zlib.crc32(datagram.data),
         )
         self._inbox_size += cost
         self._inbox.append((datagram.data, datagram.sender))

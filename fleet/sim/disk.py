@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import random
 import zlib
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
@@ -138,7 +139,8 @@ class SimDisk:
     """``fleet.storage.Storage`` in memory.
 
     ``capacity`` bounds its bytes, ``speed`` makes it slow, ``faults`` are used up as they strike. All may be changed at
-    any time. ``operations`` counts what was asked of it, for ``fail_at``.
+    any time. ``operations`` counts what was asked of it, for ``fail_at``. ``on_delay`` is told the seconds that each
+    operation of a slow disk takes.
     """
 
     def __init__(
@@ -148,6 +150,7 @@ class SimDisk:
         history: History | None = None,
         rng: random.Random | None = None,
         capacity: int | None = None,
+        on_delay: Callable[[float], None] = lambda _seconds: None,
     ) -> None:
         self.name = name
         self.capacity = capacity
@@ -156,7 +159,7 @@ class SimDisk:
         self.operations = 0
         self._history = history
         self._rng = random.Random(0) if rng is None else rng  # noqa: S311 - no secret is drawn from it
-        self._delay = 0.0
+        self._on_delay = on_delay
         self._fail_at: int | None = None
         self._fail_after = False
         self._fail_partial = 0
@@ -239,10 +242,21 @@ class SimDisk:
             self._history.record("disk", self.name, operation="flip", file=name, size=len(bits))
         return bits
 
-    def take_delay(self) -> float:
-        """The virtual seconds that its operations took since this was last asked."""
-        delay, self._delay = self._delay, 0.0
-        return delay
+    def flip_somewhere(self, n: int) -> None:
+        """Flip ``n`` bits of a drawn file that has any."""
+        names = [name for name in sorted(self._files) if self._files[name].data]
+        if names:
+            self.flip_bits(self._rng.choice(names), n)
+
+    def wipe(self) -> None:
+        """A crash that leaves an empty disk."""
+        self.crash("drop")
+        self._files.clear()
+        self._durable.clear()
+
+    def fill(self) -> None:
+        """From now on nothing more fits, until ``capacity`` says otherwise."""
+        self.capacity = self._used()
 
     def contents(self, name: str) -> bytearray:
         """The file's bytes themselves: changing them tampers with the disk, for good where nothing is unsynced."""
@@ -277,9 +291,11 @@ class SimDisk:
         fault = self._due(operation, file)
         self.operations += 1
         speed = self.speed
-        self._delay += speed.operation_seconds + (speed.sync_seconds if operation == "sync" else 0.0)
+        delay = speed.operation_seconds + (speed.sync_seconds if operation == "sync" else 0.0)
         if speed.bytes_per_second is not None and operation in ("read", "write"):
-            self._delay += size / speed.bytes_per_second
+            delay += size / speed.bytes_per_second
+        if delay:
+            self._on_delay(delay)
         if self._history is not None:
             crc = zlib.crc32(data) if data is not None and size <= _CHECKED_BYTES else 0
             self._history.record(

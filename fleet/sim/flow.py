@@ -47,12 +47,14 @@ class Kind(IntEnum):
 class Segment:
     """What travels as a whole."""
 
-    __slots__ = ("chunks", "kind", "size", "span")
+    __slots__ = ("chunks", "kind", "sent", "size", "span")
 
     def __init__(self, kind: Kind, chunks: list[memoryview], size: int) -> None:
         self.kind = kind
         self.chunks = chunks
         self.size = size
+        self.sent = 0.0
+        """When it left the uplink, for the first time."""
         self.span = 0.0
 
 
@@ -82,6 +84,8 @@ class Flow:
         # on the way
         self._last_arrival = 0.0
         self._stuck: list[Segment] = []
+        self._torn = False
+        """A segment is lost for good, as its sender is no more: nothing behind it may arrive."""
         self._tries = 0
         self._retrying = False
         self._waiting_since: float | None = None
@@ -139,6 +143,7 @@ class Flow:
         """Forget what has not left: the sender is no more."""
         self._over = True
         self._outbox.clear()
+        self._torn = self._torn or bool(self._stuck)
         self._stuck.clear()
 
     def probe(self) -> None:
@@ -188,7 +193,8 @@ class Flow:
         pump = self._fabric.pump
         if segment.size and not route.local:
             route.source.sent.count(segment.size)
-        arrival = pump.time() + route.delay()
+        segment.sent = now = pump.time()
+        arrival = now + route.delay()
         if arrival < self._last_arrival:
             arrival = self._last_arrival
         else:
@@ -200,6 +206,8 @@ class Flow:
         if route.held is not None:  # before all else: who was held first stays first
             route.held.append((self._arrive, segment))
             self._watch()
+        elif self._torn:
+            self._fabric.drop("torn", route.source.name, route.target.name, segment.size)
         elif route.cut:
             self._stall(segment, "partition")
         elif self._stuck:
@@ -221,7 +229,9 @@ class Flow:
 
     def _stall(self, segment: Segment, reason: str) -> None:
         self._fabric.drop(reason, self.route.source.name, self.route.target.name, segment.size)
-        if not self._over:
+        if self._over:
+            self._torn = True
+        else:
             self._stuck.append(segment)
             self.unheard()
 
@@ -312,7 +322,13 @@ class Flow:
             if not route.local:
                 route.target.received.count(size)
             self._fabric.record(
-                "deliver", route.target.name, source=route.source.name, link=self._number, size=size, check=check
+                "deliver",
+                route.target.name,
+                source=route.source.name,
+                link=self._number,
+                sent=segment.sent,
+                size=size,
+                check=check,
             )
             self._inbox.extend(segment.chunks, size)
             sink.data_landed()

@@ -47,6 +47,10 @@ class Constant:
         """One latency."""
         return self.seconds
 
+    def times(self, factor: float) -> Constant:
+        """The same, so many times as long."""
+        return Constant(self.seconds * factor)
+
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
@@ -70,6 +74,10 @@ class Uniform:
         """One latency."""
         return self.low + (self.high - self.low) * rng.random()
 
+    def times(self, factor: float) -> Uniform:
+        """The same, so many times as long."""
+        return Uniform(self.low * factor, self.high * factor)
+
 
 @dataclass(frozen=True, slots=True)
 class LogNormal:
@@ -91,6 +99,10 @@ class LogNormal:
     def draw(self, rng: random.Random) -> float:
         """One latency."""
         return self.median * math.exp(rng.normalvariate(0.0, self.sigma))
+
+    def times(self, factor: float) -> LogNormal:
+        """The same, so many times as long."""
+        return LogNormal(self.median * factor, self.sigma)
 
 
 Latency: TypeAlias = Constant | Uniform | LogNormal
@@ -130,6 +142,11 @@ class Path:
             raise LocalMisuse(f"max_datagram is {self.max_datagram:,}: give 1 to {MAX_DATAGRAM:,} bytes")
         if self.window < 1:
             raise LocalMisuse(f"a window of {self.window:,} bytes lets nothing through: give 1 or more")
+
+    def degraded(self, factor: float, loss: float) -> Path:
+        """This path with latencies ``factor`` times as long, and ``loss`` of what it carried besides its own."""
+        survives = (1 - self.loss) * (1 - loss)
+        return replace(self, latency=self.latency.times(factor), loss=1 - survives)
 
     def delay(self, rng: random.Random) -> float:
         """How long one segment or datagram is on its way."""

@@ -48,17 +48,18 @@ async def shared(peer: Peer, path: Path, manifest: Manifest, *, super_seed: bool
         raise failures[0]
 
 
-async def make_file(path: Path, mebibytes: int, seed: int, off_loop: OffLoop) -> Path:
-    """A file of random bytes that ``seed`` decides, at ``path``; raises ``StorageFailed``."""
+async def make_file(path: Path, size: int, seed: int, off_loop: OffLoop) -> Path:
+    """A file of ``size`` random bytes that ``seed`` decides, at ``path``; raises ``StorageFailed``."""
     rng = np.random.Generator(np.random.PCG64(seed))
     with Directory(path.parent) as folder:
         file = folder.open(path.name, create=True)
-        file.allocate(mebibytes * MIB)
+        file.allocate(size)
+        blocks = -(-size // MIB)
 
         def write(first: int) -> None:
-            for number in range(first, min(first + _STRIDE, mebibytes)):
-                file.write(rng.bytes(MIB), number * MIB)
+            for number in range(first, min(first + _STRIDE, blocks)):
+                file.write(rng.bytes(min(MIB, size - number * MIB)), number * MIB)
 
-        for first in range(0, mebibytes, _STRIDE):
+        for first in range(0, blocks, _STRIDE):
             await off_loop(functools.partial(write, first))
     return path

@@ -14,7 +14,7 @@ ANY_SCENARIO: Final = "any"
 """The scenario name of rows that every scenario is judged by."""
 
 METRICS: Final[Mapping[str, frozenset[str]]] = {
-    ANY_SCENARIO: frozenset({"trace_hashes_equal"}),
+    ANY_SCENARIO: frozenset({"convergence_seconds", "safety_violations", "trace_hashes_equal"}),
     "content_swarm": frozenset(
         {
             "aggregate_over_raw_stream",
@@ -92,6 +92,7 @@ PARAMETERS: Final = frozenset(
     {
         "bounded_links",
         "differing",
+        "disturbed",
         "edits",
         "elements",
         "keys",
@@ -101,6 +102,7 @@ PARAMETERS: Final = frozenset(
         "readers",
         "replays",
         "roots",
+        "undisturbed",
     }
 )
 """Run parameters that a row's ``when`` may ask a minimum of."""

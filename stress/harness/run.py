@@ -41,10 +41,10 @@ from stress.harness import options
 from stress.harness.bounds import Check, Metric, Number, Verdict, judge, load_bounds, run_verdict
 from stress.harness.progress import Progress
 from stress.harness.report import build_report, plain, render_html, render_text, to_text, write_atomically
-from stress.harness.simulated import audit, check_simulation, links_of, simulation_options
+from stress.harness.simulated import audit, check_simulation, disturbance, links_of, simulation_options
 
 if TYPE_CHECKING:
-    from fleet.sim.history import Event
+    from fleet.sim.history import Event, History
     from stress.harness.plots import Figure
 
 TRACE_TAIL: Final = 64
@@ -67,23 +67,43 @@ def _run_on_binding(context: Context, main: Main) -> None:
         trio.run(main)
         return
 
-    async def within(world: World) -> None:
-        context.world = world
-        await main()
-
     def log(event: Event) -> None:
         context.events.emit(event.time, event.peer, event.kind, **dict(event.fields))
 
+    simulated(context, main, log)
+
+
+def simulated(context: Context, main: Main, sink: Callable[[Event], None] | None) -> None:
+    """Run ``main`` in a simulated world, whose events go to ``sink``, and note in ``context`` what the run came to."""
+    world: World | None = None
+
+    async def within(made: World) -> None:
+        nonlocal world
+        world = context.world = made
+        try:
+            await main()
+        finally:
+            context.metrics["virtual_seconds"] = trio.current_time()
+
     path, rates = links_of(context.args)
     deadline = 2 * context.args["deadline_seconds"]  # the harness's own comes first, with its report
-    outcome = simulate(within, seed=context.seed, path=path, rates=rates, deadline=deadline, sink=log)
+    started = time.perf_counter()
+    try:
+        simulate(within, seed=context.seed, path=path, rates=rates, deadline=deadline, sink=sink)
+    finally:
+        if world is not None:
+            _note_simulation(context, world.history, time.perf_counter() - started)
+
+
+def _note_simulation(context: Context, history: History, real: float) -> None:
+    virtual = context.metrics.get("virtual_seconds", 0.0)
+    assert isinstance(virtual, float | int)  # noqa: S101 - noted above
     context.parameters["replays"] = 1
-    context.metrics["virtual_seconds"] = outcome.virtual_seconds
-    context.metrics["virtual_over_real_seconds"] = outcome.virtual_seconds / outcome.real_seconds
-    context.details["simulation"] = {"trace_hash": outcome.digest, "events": outcome.events}
+    context.metrics["virtual_over_real_seconds"] = virtual / real
+    context.details["simulation"] = {"trace_hash": history.digest, "events": history.count}
     context.summary.append(
-        f"simulated: {outcome.virtual_seconds:.3f} virtual seconds in {outcome.real_seconds:.2f} real ones, "
-        f"{outcome.events:,} events, trace hash {outcome.digest[:16]}"
+        f"simulated: {virtual:.3f} virtual seconds in {real:.2f} real ones, "
+        f"{history.count:,} events, trace hash {history.digest[:16]}"
     )
 
 
@@ -102,6 +122,8 @@ class Scenario:
     options: Sequence[click.Option] = ()
     bindings: Sequence[str] = ("tcp", "tls")
     modes: Sequence[str] = ()
+    shrinkable: Mapping[str, int] = field(default_factory=dict)
+    """Options that make a run smaller, by name without dashes, and their least values: what explore reduces."""
     check_arguments: Callable[[Mapping[str, Any]], None] | None = None
     runner: Runner = _run_on_binding
 
@@ -138,7 +160,8 @@ class Context:
     describe_state: Callable[[], Sequence[str]] = list
     world: World | None = None
     """Where the scenario runs when the binding is ``sim``."""
-    _state: list[str] = field(default_factory=list)
+    state: list[str] = field(default_factory=list)
+    """What ``describe_state`` said when the deadline passed."""
 
 
 class EventLog:
@@ -211,21 +234,29 @@ def main(scenario: Scenario) -> NoReturn:
 
 def run_scenario(scenario: Scenario, argv: Sequence[str]) -> int:
     """Run the scenario as ``python -m stress.NAME argv…`` does, and return the exit code. Needs the main thread."""
-    simulated = simulation_options() if "sim" in scenario.bindings else []
-    parameters = [*scenario.options, *simulated, *options.shared_options(scenario.bindings, scenario.modes)]
-    command = options.build_command(
-        scenario.module, scenario.summary, parameters, lambda context: _run(scenario, context)
-    )
-    return options.invoke(command, argv)
+    return options.invoke(command_of(scenario, lambda context: _run(scenario, context)), argv)
 
 
-def _run(scenario: Scenario, click_context: click.Context) -> int:
+def command_of(scenario: Scenario, callback: Callable[[click.Context], int]) -> click.Command:
+    """The command of ``python -m stress.NAME``."""
+    simulation = simulation_options() if "sim" in scenario.bindings else []
+    parameters = [*scenario.options, *simulation, *options.shared_options(scenario.bindings, scenario.modes)]
+    return options.build_command(scenario.module, scenario.summary, parameters, callback)
+
+
+def checked_arguments(scenario: Scenario, click_context: click.Context) -> dict[str, Any]:
+    """The values of a command line by option name; raises ``LocalMisuse`` for those that do not fit together."""
     named = [parameter.name for parameter in click_context.command.params if parameter.name is not None]
     args = {name: click_context.params[name] for name in named}  # click's own order is that of the command line
     if "sim" in scenario.bindings:
         check_simulation(args)
     if scenario.check_arguments is not None:
         scenario.check_arguments(args)
+    return args
+
+
+def _run(scenario: Scenario, click_context: click.Context) -> int:
+    args = checked_arguments(scenario, click_context)
     bounds = options.find_bounds(args["bounds"])
     options.check_not_replaced(args["out"], [bounds, args.get("file")])
     checks = load_bounds(bounds, scenario.name)
@@ -242,9 +273,10 @@ def _run(scenario: Scenario, click_context: click.Context) -> int:
                 scratch=scratch,
                 events=events,
                 progress=Progress(scenario.name, quiet=args["quiet"], tail=events.tail),
+                parameters=disturbance(args),
             )
             clock = time.perf_counter()
-            failure = _execute(scenario, context)
+            failure = execute(scenario, context)
             seconds = time.perf_counter() - clock
             replay = options.replay_command(scenario.module, click_context, bounds)
             if context.world is not None and args["audit"] and failure is None:
@@ -259,7 +291,7 @@ def _run(scenario: Scenario, click_context: click.Context) -> int:
             "bounds": bounds,
             "summary": context.summary,
             "failure": failure,
-            "state": context._state,
+            "state": context.state,
         }
         return _conclude(scenario, context, checks, run, replay)
     except (Exception, BaseExceptionGroup, KeyboardInterrupt) as error:  # noqa: BLE001 - the outermost boundary
@@ -295,7 +327,7 @@ class _Interrupted(Exception):
         self.number = number
 
 
-def _execute(scenario: Scenario, context: Context) -> str | None:
+def execute(scenario: Scenario, context: Context) -> str | None:
     """Run the scenario to its end; return None, or why it counts as failed. Raises what else went wrong."""
 
     async def supervised() -> None:
@@ -305,12 +337,12 @@ def _execute(scenario: Scenario, context: Context) -> str | None:
     try:
         scenario.runner(context, supervised)
     except Exception as error:
-        causes = _leaves(error)
+        causes = leaves(error)
         late = [cause for cause in causes if isinstance(cause, DeadlineExceeded)]
         if len(late) < len(causes):
             raise
-        if not context._state:
-            context._state.extend(context.describe_state())
+        if not context.state:
+            context.state.extend(context.describe_state())
         return f"deadline exceeded: {late[0]}"
     return None
 
@@ -336,7 +368,7 @@ async def _supervise(scenario: Scenario, context: Context, signals: AsyncIterato
         nonlocal late
         await trio.sleep(deadline)
         late = True
-        context._state.extend(context.describe_state())
+        context.state.extend(context.describe_state())
         work.cancel()
 
     try:
@@ -351,7 +383,7 @@ async def _supervise(scenario: Scenario, context: Context, signals: AsyncIterato
     except (FleetError, ExceptionGroup) as error:
         # who is stopped while it dials may say so by the end of its link; anything else went wrong
         stopped = late or bool(received)
-        if not stopped or not all(isinstance(cause, LinkClosed | LinkBroken) for cause in _leaves(error)):
+        if not stopped or not all(isinstance(cause, LinkClosed | LinkBroken) for cause in leaves(error)):
             raise
     finally:
         if received:
@@ -392,32 +424,27 @@ def _conclude(
         terminal = sys.stdout.isatty()
         width = min(shutil.get_terminal_size().columns, _MAX_WIDTH) if terminal else _PIPE_WIDTH
         text = render_text(report, width=width, colour=terminal, html=html)
-    try:
-        click.echo(text, nl=False)
-        sys.stdout.flush()
-    except (OSError, AttributeError):  # nobody reads (any more), or there is no output: the verdict still stands
-        if sys.stdout is not None:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    options.print_result(text)
     return options.EXIT_OF_VERDICT[verdict]
 
 
-def _leaves(error: BaseException) -> list[BaseException]:
+def leaves(error: BaseException) -> list[BaseException]:
     """The errors inside nested exception groups, or the error itself."""
     if isinstance(error, BaseExceptionGroup):
-        return [leaf for each in error.exceptions for leaf in _leaves(each)]
+        return [leaf for each in error.exceptions for leaf in leaves(each)]
     return [error]
 
 
 def _explain(error: BaseException, folder: Path) -> int:
     """Say in one line on stderr what ended the run, and return the exit code of whoever is to blame."""
-    if any(isinstance(cause, KeyboardInterrupt) for cause in _leaves(error)):  # outside the watch for signals
+    if any(isinstance(cause, KeyboardInterrupt) for cause in leaves(error)):  # outside the watch for signals
         click.echo(f"interrupted; no report was written to {folder}", err=True)
         return options.EXIT_INTERRUPTED
     if isinstance(error, _Interrupted):
         if error.__context__ is not None:
             click.echo(f"interrupted; the clean-up failed, see {_write_traceback(error, folder)}", err=True)
         return _SIGNAL_EXITS[signal.Signals(error.number)]
-    causes = _leaves(error)
+    causes = leaves(error)
     foreign = [cause for cause in causes if not isinstance(cause, FleetError)]
     mine = [cause for cause in causes if isinstance(cause, LocalMisuse | StorageFailed | LimitExceeded)]
     if len(mine) == len(causes):

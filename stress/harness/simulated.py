@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import random
 import shlex
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import click
 
 from fleet.errors import LocalMisuse
 from fleet.limits import MIB
+from fleet.sim.faults import parse_faults
 from fleet.sim.path import Constant, Path, Rates
 from stress.harness.options import option
 
@@ -26,6 +28,11 @@ _DEFAULT_LATENCY_MS: Final = 1.0
 def _finite(_context: click.Context, _parameter: click.Parameter, value: float) -> float:
     if not math.isfinite(value):
         raise click.BadParameter(f"{value} is no such number")
+    return value
+
+
+def _check_faults(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
+    parse_faults(value)  # what does not fit the fleet is refused when its size is known
     return value
 
 
@@ -61,6 +68,22 @@ def simulation_options() -> list[click.Option]:
             help="On sim: what each peer's link carries up, and as much down; 0 is no limit.",
         ),
         option(
+            "--faults",
+            metavar="TEXT",
+            default="",
+            callback=_check_faults,
+            help="On sim: what strikes the fleet, such as crash=2,partition=1,clog=3,pause=1,skew_ms=200,disk=torn or "
+            "all=1: drawn from the seed. Or strike by strike, as the report of such a run has it. Then no speed is "
+            "judged, but that no harm is done, and that the work is done once the faults are over.",
+        ),
+        option(
+            "--converge-seconds",
+            type=click.FloatRange(min=0, min_open=True),
+            default=120.0,
+            callback=_finite,
+            help="On sim, with --faults: virtual seconds from the end of all faults to the end of all work.",
+        ),
+        option(
             "--audit/--no-audit",
             default=True,
             help="On sim: run once more in a fresh process with another hash seed, and compare the traces (FL-SIM-01).",
@@ -71,12 +94,20 @@ def simulation_options() -> list[click.Option]:
 def check_simulation(args: Mapping[str, Any]) -> None:
     """Raise ``LocalMisuse`` for options of the simulated network where there is none."""
     if args["binding"] == "sim":
+        if "peers" in args:
+            parse_faults(args["faults"]).schedule(random.Random(0), args["peers"])  # noqa: S311 - to see that it fits
         return
     defaults = {parameter.name: parameter.default for parameter in simulation_options()}
     for name, default in defaults.items():
         if name is not None and args[name] != default:
             flag = f"--{name.replace('_', '-')}"
             raise LocalMisuse(f"{flag} shapes the simulated network only: add --binding sim or leave it out")
+
+
+def disturbance(args: Mapping[str, Any]) -> dict[str, int | float]:
+    """The run parameters that tell rows of speed from those of faults: a run is judged by the one kind or the other."""
+    disturbed = bool(args.get("faults"))
+    return {"disturbed": int(disturbed), "undisturbed": int(not disturbed)}
 
 
 def links_of(args: Mapping[str, Any]) -> tuple[Path, Rates]:

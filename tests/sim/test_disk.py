@@ -642,20 +642,42 @@ def test_flipped_bits_are_drawn_and_there_to_stay() -> None:
     assert disk.flip_bits("empty") == []
 
 
-def test_a_slow_disk_owes_its_time_once() -> None:
-    disk = SimDisk()
+def test_a_slow_disk_tells_what_each_operation_takes() -> None:
+    told: list[float] = []
+    disk = SimDisk(on_delay=told.append)
     file = disk.open("a", create=True)
-    assert disk.take_delay() == 0.0
+    assert told == []
     disk.speed = Speed(operation_seconds=1.0, sync_seconds=10.0, bytes_per_second=2.0)
     file.write(b"abcd", 0)
-    assert disk.take_delay() == 3.0
-    assert disk.take_delay() == 0.0
+    assert told == [3.0]
     read(file)
     file.sync()
-    assert disk.take_delay() == (1 + 3) + 11
+    assert sum(told) == 3 + (1 + 3) + 11
     disk.heal()
     file.sync()
-    assert disk.take_delay() == 0.0
+    assert sum(told) == 3 + (1 + 3) + 11
+
+
+def test_a_full_disk_takes_no_more_until_it_has_room() -> None:
+    disk = disk_with(bytes(64))
+    disk.fill()
+    file = disk.open("a")
+    file.write(b"x", 3)
+    with pytest.raises(StorageFailed, match="full"):
+        file.write(b"x", 64)
+    disk.capacity = None
+    file.write(b"x", 64)
+
+
+def test_a_wiped_disk_keeps_nothing_and_ends_its_process() -> None:
+    disk = disk_with(bytes(64))
+    mount = disk.mount()
+    disk.wipe()
+    assert disk.names() == []
+    with pytest.raises(StorageFailed):
+        mount.names()
+    disk.crash("drop")
+    assert disk.names() == []
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -1076,6 +1077,32 @@ def test_a_machine_that_is_back_answers_old_packets_with_a_reset(when: str) -> N
                 assert 0 < watch.seconds < 10  # when the sender next tries
 
     play(scenario)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_nothing_arrives_from_behind_what_a_crashed_sender_never_repeated(seed: int) -> None:
+    """The receiver's bytes are a prefix of the sender's, whatever was lost when the sender died."""
+    sent = bytes(number % 251 for number in range(200_000))
+
+    async def scenario(network: SimNetwork) -> None:
+        async with linked(network) as (near, far), trio.open_nursery() as nursery:
+
+            async def send() -> None:
+                with suppress(FleetError):
+                    await near.send_all([sent])
+
+            nursery.start_soon(send)
+            await trio.sleep(0.3)
+            network.crash("a", silent=bool(seed % 2))
+            got = bytearray()
+            block = memoryview(bytearray(1 << 16))
+            with trio.move_on_after(60), suppress(FleetError):
+                while count := await far.receive_into(block):
+                    got += block[:count]
+            assert sent.startswith(got)
+
+    lossy = Path(latency=Constant(LATENCY), loss=0.2, crumble=0.3)
+    play(scenario, path=lossy, rates=Rates(up=100_000), seed=seed)
 
 
 def test_what_a_crashed_process_had_not_sent_is_lost() -> None:

@@ -20,7 +20,7 @@ LB-Q-PRF-01 PD-Q-PRF-01 PD-Q-PRF-02 PD-Q-PRF-03 PD-Q-PRF-04 PD-Q-PRF-06 PD-Q-PRF
 P2-Q-PRF-08 P2-Q-PRF-02 P2-Q-PRF-04a P2-Q-PRF-04b P2-P-03 P2-Q-PRF-05 P2-Q-PRF-05w P2-Q-PRF-06 P2-Q-PRF-07
 P2-Q-PRF-09 FL-SWM-01 FL-SWM-02 FL-SWM-03 FL-SWM-04 FL-SWM-05 FL-SIM-01 FL-MAP-01 FL-BLB-01 FL-BLB-02 FL-BLB-03
 FL-CAT-01 FL-CLD-01 FL-CLD-02 FL-WIN-01 FL-REC-01 FL-VEC-01 FL-TXT-01 FL-TAK-01 FL-TAK-02 FL-GSP-01 FL-GSP-02
-FL-CHN-01 FL-BEN-01
+FL-CHN-01 FL-BEN-01 FL-FLT-01 FL-FLT-02
 """
 
 GOOD = """\
@@ -214,14 +214,23 @@ def test_the_rows_of_content_swarm():
     rows = {c.id: c for c in load_bounds(REPOSITORY / "srad_bounds.toml", "content_swarm")}
     bounds = {name: (c.metric, c.op, c.bound, c.kind, c.binding, dict(c.when)) for name, c in rows.items()}
     assert bounds == {
-        "LB-Q-PRF-01": ("time_ratio_to_single_stream", "<=", 2.5, "record", None, {"peers": 8}),
-        "FL-SWM-01": ("aggregate_over_single_stream", ">=", 0.8, "gate", None, {"peers": 8}),
-        "FL-SWM-01/raw-stream": ("aggregate_over_raw_stream", ">=", 0.8, "record", None, {"peers": 8}),
-        "FL-SWM-02": ("seeder_share", "<=", 0.2, "gate", None, {"peers": 8, "pieces": 64}),
-        "FL-SWM-03": ("longest_stall_seconds", "<=", 2, "gate", None, {}),
-        "FL-SWM-04": ("bytes_received_over_needed", "<=", 1.02, "gate", None, {}),
-        "FL-SWM-05": ("time_over_fluid_bound", "<=", 1.5, "gate", "sim", {"bounded_links": 1}),
+        "LB-Q-PRF-01": ("time_ratio_to_single_stream", "<=", 2.5, "record", None, {"undisturbed": 1, "peers": 8}),
+        "FL-SWM-01": ("aggregate_over_single_stream", ">=", 0.8, "gate", None, {"undisturbed": 1, "peers": 8}),
+        "FL-SWM-01/raw-stream": (
+            "aggregate_over_raw_stream",
+            ">=",
+            0.8,
+            "record",
+            None,
+            {"undisturbed": 1, "peers": 8},
+        ),
+        "FL-SWM-02": ("seeder_share", "<=", 0.2, "gate", None, {"undisturbed": 1, "peers": 8, "pieces": 64}),
+        "FL-SWM-03": ("longest_stall_seconds", "<=", 2, "gate", None, {"undisturbed": 1}),
+        "FL-SWM-04": ("bytes_received_over_needed", "<=", 1.02, "gate", None, {"undisturbed": 1}),
+        "FL-SWM-05": ("time_over_fluid_bound", "<=", 1.5, "gate", "sim", {"undisturbed": 1, "bounded_links": 1}),
         "FL-SIM-01": ("trace_hashes_equal", "==", 1, "gate", "sim", {"replays": 2}),
+        "FL-FLT-01": ("safety_violations", "==", 0, "gate", "sim", {"disturbed": 1}),
+        "FL-FLT-02": ("convergence_seconds", "<=", 120, "gate", "sim", {"disturbed": 1}),
     }
 
 

@@ -60,13 +60,14 @@ def one_line(capsys):
 def test_all_gates_pass(capsys):
     assert toy() == 0
     text = capsys.readouterr().out
-    assert "PASS: of 4 gates judged, 4 passed; 2 not judged\n" in text
+    assert "PASS: of 4 gates judged, 4 passed; 4 not judged\n" in text
     assert "FAIL (record)  LB-Q-PRF-01" in text
     assert text.endswith("report: out/report.html\nreplay: python -m stress.content_swarm --seed 1\n")
     assert sorted(path.name for path in Path("out").iterdir()) == ["events.jsonl", "report.html", "report.json"]
     assert (report()["verdict"], report()["exit_code"]) == ("PASS", 0)
     assert report()["details"]["peers"] == {"count": 8}
-    assert report()["details"]["run"]["parameters"] == {"peers": 8, "pieces": 64}
+    expected = {"peers": 8, "pieces": 64, "disturbed": 0, "undisturbed": 1}
+    assert report()["details"]["run"]["parameters"] == expected
     assert "8 peers moved nothing" in Path("out/report.html").read_text(encoding="utf-8")
 
 
@@ -360,7 +361,7 @@ def test_modes_are_required_and_reach_the_scenario(no_page, capsys):
     )
     assert toy("--mode", "text", scenario=scenario) == 2
     assert seen == [("text", "dtls")]
-    assert {row["row"] for row in report()["rows"]} == {"P2-Q-PRF-09", "FL-TXT-01", "FL-SIM-01"}
+    assert {row["row"] for row in report()["rows"]} == {"P2-Q-PRF-09", "FL-TXT-01", "FL-SIM-01", "FL-FLT-01", "FL-FLT-02"}
     capsys.readouterr()
     assert toy(scenario=scenario) == 3
     assert "Missing option '--mode'" in one_line(capsys)

@@ -1,0 +1,110 @@
+"""What must hold of a content swarm under faults.
+
+Safety: a piece that a peer takes for verified has the right bytes on its disk; a crash that spares the disk costs no
+verified piece; nobody of an honest fleet is banned. Then every fetcher must have the whole file; in some of the runs
+without the origin, which leaves for good once the others hold every piece between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import trio
+
+from fleet.errors import LocalMisuse
+
+if TYPE_CHECKING:
+    from fleet.fleet import Fleet
+    from fleet.sim.world import Survival, World
+    from fleet.swarm.holding import Holding
+    from fleet.swarm.manifest import Manifest
+
+ORIGIN: Final = 0
+_ORIGIN_LEAVES: Final = 0.5
+"""Chance that the origin leaves after the faults."""
+
+
+class SwarmChecker:
+    """The origin shares ``path``, everyone else fetches it. ``on_holding`` is told of each fetcher's new holding."""
+
+    def __init__(
+        self,
+        world: World,
+        fleet: Fleet,
+        path: Path,
+        manifest: Manifest,
+        on_holding: Callable[[int, Holding], None],
+    ) -> None:
+        self._world = world
+        self._fleet = fleet
+        self._path = path
+        self._manifest = manifest
+        self._on_holding = on_holding
+        self._content = path.read_bytes()
+        self._spared: dict[int, int] = {}
+        """By peer that crashed and whose disk is as it was: the pieces it held."""
+        self._lost: list[str] = []
+
+    async def work(self, index: int) -> None:
+        """Share or fetch, until all of it is held."""
+        peer = self._fleet[index]
+        if self._manifest.root in peer.swarm.holdings:  # an attempt before this one failed half-way
+            peer.swarm.leave(self._manifest.root)
+        if index == ORIGIN:
+            await peer.share(self._path, self._manifest.piece_size)
+            return
+        spared = self._spared.pop(index, None)
+        holding = await peer.fetch(self._manifest.root)
+        if spared is not None and holding.verified < spared:
+            self._lost.append("a crash that spared the disk cost verified pieces")
+        self._on_holding(index, holding)
+        await holding.wait()
+
+    def inspect(self, index: int) -> list[str]:
+        """See the module."""
+        peer = self._fleet[index]
+        wrong = self._lost + [f"an honest peer was banned for this: {reason}" for reason in peer.banned.values()]
+        holding = peer.swarm.holdings.get(self._manifest.root)
+        if index != ORIGIN and holding is not None and holding.store is not None:
+            wrong += self._compare(index, holding)
+        return wrong
+
+    def _compare(self, index: int, holding: Holding) -> list[str]:
+        store = holding.store
+        assert store is not None  # noqa: S101 - the caller looked
+        held = np.flatnonzero(store.have)
+        if not len(held):
+            return []
+        try:
+            stored = self._world.disk(f"peer-{index}").contents(store.file.name)
+        except LocalMisuse:
+            return ["a store that holds pieces has no file on the disk"]
+        for piece in map(int, held):
+            start = self._manifest.piece_offset(piece)
+            end = start + self._manifest.piece_length(piece)
+            if stored[start:end] != self._content[start:end]:
+                return ["a piece that counts as verified has other bytes on the disk"]
+        return []
+
+    def going_down(self, index: int, survival: Survival) -> None:
+        """Remember what must still be there when the peer is back."""
+        holding = self._fleet[index].swarm.holdings.get(self._manifest.root)
+        self._spared.pop(index, None)
+        if survival == "keep" and index != ORIGIN and holding is not None:
+            self._spared[index] = holding.verified
+
+    async def healed(self) -> None:
+        """Perhaps let the origin go, when the others hold every piece between them."""
+        await trio.lowlevel.checkpoint()
+        if self._world.rng("origin leaves").random() >= _ORIGIN_LEAVES or not self._fleet.running(ORIGIN):
+            return
+        between_them = np.zeros(self._manifest.pieces, np.bool_)
+        for peer in self._fleet.peers[1:]:
+            holding = peer.swarm.holdings.get(self._manifest.root)
+            if holding is not None and holding.store is not None and holding.failure is None:
+                between_them |= holding.store.have
+        if between_them.all():
+            await self._fleet.stop(ORIGIN)
