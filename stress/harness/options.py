@@ -10,6 +10,7 @@ import datetime
 import math
 import os
 import shlex
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -152,6 +153,16 @@ def invoke(command: click.Command, argv: Sequence[str]) -> int:
     return int(result)
 
 
+def print_result(text: str) -> None:
+    """Print on standard output; when nobody reads it (any more), the verdict still stands."""
+    try:
+        click.echo(text, nl=False)
+        sys.stdout.flush()
+    except (OSError, AttributeError):  # the reader is gone, or there is no output
+        if sys.stdout is not None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def misuse(message: str) -> int:
     """Print ``error: message`` as one line on stderr; the exit code of bad arguments."""
     click.echo(one_line(f"error: {message}"), err=True)
@@ -181,19 +192,32 @@ def find_bounds(given: Path | None) -> Path:
 
 
 def make_run_folder(given: Path | None, scenario: str, seed: int, now: datetime.datetime) -> Path:
-    """Create the run folder and see that it can be written to; raises ``LocalMisuse``.
+    """Create the folder of one run and see that it can be written to; raises ``LocalMisuse``.
 
     Without ``given`` it is ``runs/<scenario>-<UTC time>-<seed>``, with a number behind it when that exists.
     """
+    return make_folder(given, f"{scenario}-{utc_stamp(now)}-{seed}", OUR_FILES, "events.jsonl")
+
+
+def utc_stamp(now: datetime.datetime) -> str:
+    """The time as folders are named by it."""
+    return f"{now.astimezone(datetime.UTC):%Y%m%dT%H%M%SZ}"
+
+
+def make_folder(given: Path | None, name: str, files: Sequence[str], log: str) -> Path:
+    """Create the folder ``given``, or a fresh ``runs/<name>``, without ``files`` and with an empty ``log`` in it.
+
+    Raises ``LocalMisuse`` when it cannot be written to.
+    """
     try:
         if given is None:
-            folder = _fresh(Path("runs") / f"{scenario}-{now.astimezone(datetime.UTC):%Y%m%dT%H%M%SZ}-{seed}")
+            folder = _fresh(Path("runs") / name)
         else:
             folder = given
             folder.mkdir(parents=True, exist_ok=True)
-        for name in OUR_FILES:  # else an interrupted run would leave the report of an earlier one
-            (folder / name).unlink(missing_ok=True)
-        (folder / "events.jsonl").touch()
+        for each in files:  # else an interrupted run would leave the report of an earlier one
+            (folder / each).unlink(missing_ok=True)
+        (folder / log).touch()
     except OSError as error:
         where = given if given is not None else Path("runs").absolute()
         why = "a file of that name exists" if isinstance(error, FileExistsError) else error.strerror
