@@ -194,7 +194,7 @@ class _Run:
                 for name in self.fetchers:
                     context.progress.track(name, manifest.pieces)
                 # all at once: one after the other, the last would join a swarm that is over
-                with quiet_collector():
+                with quiet_collector(), context.lag.measured():
                     cpu = cpu_seconds()
                     self.started = trio.current_time()
                     async with trio.open_nursery() as fetches:

@@ -1,8 +1,8 @@
 """What must hold of a content swarm under faults.
 
-Safety: a piece that a peer takes for verified has the right bytes on its disk; a crash that spares the disk costs no
-verified piece; nobody of an honest fleet is banned. Then every fetcher must have the whole file; in some of the runs
-without the origin, which leaves for good once the others hold every piece between them.
+Safety: a piece that a peer takes for verified has the right bytes on its disk, and a crash that spares the disk costs
+no verified piece. Then every fetcher must have the whole file. In some of the runs the origin leaves as soon as the
+others hold every piece between them; it comes back after the faults if they have lost one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 ORIGIN: Final = 0
 _ORIGIN_LEAVES: Final = 0.5
-"""Chance that the origin leaves after the faults."""
+"""Chance that the origin leaves early."""
+_LOOK_SECONDS: Final = (0.002, 1.0)
+"""How often it looks whether it may: at first, and at last."""
 
 
 class SwarmChecker:
@@ -47,14 +49,18 @@ class SwarmChecker:
         self._spared: dict[int, int] = {}
         """By peer that crashed and whose disk is as it was: the pieces it held."""
         self._lost: list[str] = []
+        self._origin_leaves = world.rng("origin leaves").random() < _ORIGIN_LEAVES
 
-    async def work(self, index: int) -> None:
-        """Share or fetch, until all of it is held."""
+    async def work(self, index: int, done: Callable[[], None]) -> None:
+        """Share or fetch until all of it is held, and then serve."""
         peer = self._fleet[index]
         if self._manifest.root in peer.swarm.holdings:  # an attempt before this one failed half-way
             peer.swarm.leave(self._manifest.root)
         if index == ORIGIN:
             await peer.share(self._path, self._manifest.piece_size)
+            done()
+            if self._origin_leaves:
+                await self._leave_when_possible()
             return
         spared = self._spared.pop(index, None)
         holding = await peer.fetch(self._manifest.root)
@@ -62,11 +68,13 @@ class SwarmChecker:
             self._lost.append("a crash that spared the disk cost verified pieces")
         self._on_holding(index, holding)
         await holding.wait()
+        done()
+        raise await holding.fails()
 
     def inspect(self, index: int) -> list[str]:
         """See the module."""
         peer = self._fleet[index]
-        wrong = self._lost + [f"an honest peer was banned for this: {reason}" for reason in peer.banned.values()]
+        wrong = list(self._lost)
         holding = peer.swarm.holdings.get(self._manifest.root)
         if index != ORIGIN and holding is not None and holding.store is not None:
             wrong += self._compare(index, holding)
@@ -97,14 +105,27 @@ class SwarmChecker:
             self._spared[index] = holding.verified
 
     async def healed(self) -> None:
-        """Perhaps let the origin go, when the others hold every piece between them."""
+        """Bring the origin back when it left and a piece has been lost since."""
         await trio.lowlevel.checkpoint()
-        if self._world.rng("origin leaves").random() >= _ORIGIN_LEAVES or not self._fleet.running(ORIGIN):
-            return
-        between_them = np.zeros(self._manifest.pieces, np.bool_)
-        for peer in self._fleet.peers[1:]:
-            holding = peer.swarm.holdings.get(self._manifest.root)
-            if holding is not None and holding.store is not None and holding.failure is None:
-                between_them |= holding.store.have
-        if between_them.all():
+        if not self._fleet.running(ORIGIN) and not self._others_hold_all():
+            origin = await self._fleet.start(ORIGIN)
+            await origin.share(self._path, self._manifest.piece_size)
+            await self._fleet.join(ORIGIN, whole=False)
+
+    async def _leave_when_possible(self) -> None:
+        pause, longest = _LOOK_SECONDS
+        while not self._others_hold_all():
+            await trio.sleep(pause)
+            pause = min(longest, 1.1 * pause)
+        if self._fleet.running(ORIGIN):
+            self._world.history.record("origin_leaves", f"peer-{ORIGIN}")
             await self._fleet.stop(ORIGIN)
+
+    def _others_hold_all(self) -> bool:
+        """Whether the running fetchers have every piece between them."""
+        between_them = np.zeros(self._manifest.pieces, np.bool_)
+        for index in range(1, len(self._fleet)):
+            holding = self._fleet[index].swarm.holdings.get(self._manifest.root)
+            if self._fleet.running(index) and holding is not None and holding.store is not None:
+                between_them |= holding.store.have
+        return bool(between_them.all())

@@ -5,6 +5,8 @@ refuses, naming the file, the line and the repair. Judging is a pure function fr
 
 A row is PASS, FAIL, INCONCLUSIVE (nothing was measured, so nothing can be said) or NOT_JUDGED (the run does not meet
 the row's conditions; it says which). Only ``gate`` rows decide the run.
+
+A latency is INCONCLUSIVE also when the event loop that it was measured on was too late for its bound (``harness.lag``).
 """
 
 from __future__ import annotations
@@ -24,7 +26,16 @@ from typing import Any, Final, Literal, NoReturn, TypeAlias, cast
 
 from fleet.errors import LocalMisuse
 from fleet.metrics import Histogram
-from stress.harness.metric_names import ANY_SCENARIO, BINDINGS, METRICS, MODES, PARAMETERS, STATISTICS
+from stress.harness.lag import too_late
+from stress.harness.metric_names import (
+    ANY_SCENARIO,
+    BINDINGS,
+    LOOP_LAG_MAX,
+    METRICS,
+    MODES,
+    PARAMETERS,
+    STATISTICS,
+)
 
 Number: TypeAlias = int | float
 Metric: TypeAlias = int | float | Histogram | None
@@ -38,8 +49,9 @@ OPERATORS: Final[Mapping[str, Callable[[Number, Number], bool]]] = {
     "==": operator.eq,
 }
 _REQUIRED: Final = ("id", "title", "scenario", "metric", "op", "bound", "unit", "kind", "source")
-_KEYS: Final = (*_REQUIRED, "row", "mode", "when", "binding")
-_TEXT_KEYS: Final = tuple(key for key in _KEYS if key not in ("bound", "when"))
+_KEYS: Final = (*_REQUIRED, "row", "mode", "when", "binding", "latency")
+_TEXT_KEYS: Final = tuple(key for key in _KEYS if key not in ("bound", "when", "latency"))
+_UNITS_OF_TIME: Final[Mapping[str, int]] = {"ms": 1, "s": 1000}
 _HEADER: Final = re.compile(r"\s*\[\[\s*[\"']?check[\"']?\s*\]\]")
 _LARGEST: Final = 1e300  # any bound beyond it is a typing error, and floats end soon after
 
@@ -77,6 +89,8 @@ class Check:
     mode: str | None = None
     binding: str | None = None
     when: Mapping[str, Number] = field(default_factory=dict)
+    latency: bool = False
+    """Of a time that some task waited on the event loop: a late loop makes it longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +224,7 @@ class _Loader:
             mode=table.get("mode"),
             binding=binding,
             when=self._when(table.get("when", {})),
+            latency=self._latency(table),
         )
 
     def _text(self, key: str, value: object) -> None:
@@ -250,6 +265,17 @@ class _Loader:
             self._number("when", f"when.{name}", least)
         return cast("Mapping[str, Number]", when)
 
+    def _latency(self, table: Mapping[str, Any]) -> bool:
+        if "latency" not in table:
+            return False
+        if table["latency"] is not True:
+            self._refuse("latency", f"latency is {table['latency']!r}", "write latency = true or remove the line")
+        if table["unit"] not in _UNITS_OF_TIME:
+            self._refuse("latency", f"a latency in {table['unit']!r}", "give it in ms or s, or remove the line")
+        if table["op"] not in ("<=", "<"):
+            self._refuse("latency", f"a latency that must be {table['op']}", 'write op = "<=" or remove the line')
+        return True
+
     def _line_of(self, key: str, first: int, last: int) -> int:
         """The first line from ``first`` to ``last`` that sets ``key`` or opens its table, else ``first``."""
         quoted = re.escape(key)
@@ -286,7 +312,8 @@ def judge(
     """Judge each check by what the run measured, in the order of ``checks``; rows of other modes are left out.
 
     ``parameters`` are the run's sizes (peers, pieces, …) that ``when`` speaks of. A metric that is absent, None, not
-    a finite number or the statistic of an empty histogram makes its row INCONCLUSIVE, never PASS.
+    a finite number or the statistic of an empty histogram makes its row INCONCLUSIVE, never PASS. So does, for a
+    latency, an event loop that ``metrics`` say was late by more than a tenth of the bound.
     """
     return [_judge(check, metrics, parameters, binding) for check in checks if check.mode in (None, mode)]
 
@@ -303,6 +330,8 @@ def _judge(check: Check, metrics: Mapping[str, Metric], parameters: Mapping[str,
             return RowResult(check, Verdict.NOT_JUDGED, value, reason=reason)
     if value is None:
         return RowResult(check, Verdict.INCONCLUSIVE, reason=missing)
+    if check.latency and (late := _late(check, metrics)) is not None:
+        return RowResult(check, Verdict.INCONCLUSIVE, value, reason=late)
     verdict = Verdict.PASS if OPERATORS[check.op](value, check.bound) else Verdict.FAIL
     return RowResult(check, verdict, value, margin(check.op, value, check.bound))
 
@@ -324,6 +353,11 @@ def _value(name: str, metrics: Mapping[str, Metric]) -> tuple[Number | None, str
         return None, f"{base} is one number: the bound must not ask for its {statistic}"
     number = as_number(measured)
     return (number, None) if number is not None else (None, f"{base} is {measured}, which measures nothing")
+
+
+def _late(check: Check, metrics: Mapping[str, Metric]) -> str | None:
+    late_ms, _ = _value(LOOP_LAG_MAX, metrics)
+    return None if late_ms is None else too_late(late_ms, check.bound * _UNITS_OF_TIME[check.unit])
 
 
 def as_number(value: object) -> Number | None:

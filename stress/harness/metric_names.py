@@ -13,6 +13,10 @@ from typing import Final
 ANY_SCENARIO: Final = "any"
 """The scenario name of rows that every scenario is judged by."""
 
+LOOP_LAG_P99: Final = "loop_lag_p99_ms"
+LOOP_LAG_MAX: Final = "loop_lag_max_ms"
+"""By how much the event loop was late: the harness measures both in every run on sockets."""
+
 METRICS: Final[Mapping[str, frozenset[str]]] = {
     ANY_SCENARIO: frozenset({"convergence_seconds", "safety_violations", "trace_hashes_equal"}),
     "content_swarm": frozenset(

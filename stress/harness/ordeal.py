@@ -4,11 +4,14 @@ Each peer's work is one coroutine function, started anew whenever its process ha
 whoever runs a peer would. It belongs to the peer's host, so a pause stops it too. While strikes begin and end, only
 safety is looked at; after they are healed the work of every peer must end within ``converge_seconds``.
 
-The result is two figures: how often safety was violated, and how long the work took after healing (rows FL-FLT).
+Safety is the checker's rules and two of every fleet: nobody is banned, as all are honest, and no nonce serves two
+sessions. The result is two figures: how many rules of safety were broken, and how long the work took after healing
+(rows FL-FLT).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 import trio
@@ -31,8 +34,11 @@ MAX_LISTED: Final = 12
 class Checker(Protocol):
     """What a scenario does and minds under faults."""
 
-    async def work(self, index: int) -> None:
-        """All that the peer has to come to; called in its process. Errors of disk and links mean: try again."""
+    async def work(self, index: int, done: Callable[[], None]) -> None:
+        """All that the peer has to come to, in its process; ``done`` is called then, and the work may go on.
+
+        Errors of disk and links mean: not done after all, start again.
+        """
         ...
 
     def inspect(self, index: int) -> list[str]:
@@ -62,6 +68,8 @@ class Ordeal:
         self._strikes = parse_faults(context.args["faults"]).schedule(world.rng("faults"), len(fleet))
         self._scopes: dict[int, trio.CancelScope] = {}
         self._done = {index: trio.Event() for index in range(len(fleet))}
+        self._nonces: dict[bytes, bytes] = {}
+        """The session that each nonce was seen in."""
         self._violations: dict[str, str] = {}
         """What was wrong, and of whom it was first seen and when."""
 
@@ -99,30 +107,30 @@ class Ordeal:
     async def _converge(self, seconds: float) -> None:
         healed_at = trio.current_time()
         with trio.move_on_after(seconds) as scope:
-            for event in self._done.values():
-                await event.wait()
+            while undone := [event for event in self._done.values() if not event.is_set()]:
+                await undone[0].wait()
         took = trio.current_time() - healed_at
         self._context.metrics["convergence_seconds"] = took
         if scope.cancelled_caught:
             self._world.history.record("phase", "", name="late")
+            self._note_failure("", "the work was not done in time")
             raise DeadlineExceeded(f"the work was not done {seconds:g} s after everything was healed")
         self._world.history.record("phase", "", name="converged")
 
     def _start(self, nursery: trio.Nursery, index: int) -> None:
         scope = self._scopes[index] = trio.CancelScope()
-        self._world.spawn(nursery, f"peer-{index}", self._live, index, scope, self._done[index])
+        self._world.spawn(nursery, f"peer-{index}", self._live, index, scope)
 
-    async def _live(self, index: int, scope: trio.CancelScope, done: trio.Event) -> None:
+    async def _live(self, index: int, scope: trio.CancelScope) -> None:
         with scope:
             while True:
                 try:
-                    await self._checker.work(index)
+                    await self._checker.work(index, self._done[index].set)
+                    return
                 except (StorageFailed, LinkBroken, LinkClosed) as error:
                     self._world.history.record("work_failed", f"peer-{index}", reason=str(error))
+                    self._done[index] = trio.Event()
                     await trio.sleep(AGAIN_SECONDS)
-                else:
-                    done.set()
-                    return
 
     def _going_down(self, index: int, survival: Survival) -> None:
         self._inspect(index)
@@ -137,7 +145,22 @@ class Ordeal:
     def _inspect(self, index: int) -> None:
         if not self._fleet.running(index):
             return
-        for what in self._checker.inspect(index):
+        for what in [*self._inspect_peer(index), *self._checker.inspect(index)]:
             if what not in self._violations:
                 self._violations[what] = f"peer-{index} at {trio.current_time():.6f} s"
                 self._world.history.record("unsafe", f"peer-{index}", what=what)
+                self._note_failure(f"peer-{index}", what)
+
+    def _note_failure(self, peer: str, what: str) -> None:
+        if self._context.failed_at is None:
+            self._context.failed_at = trio.current_time(), peer, what
+
+    def _inspect_peer(self, index: int) -> list[str]:
+        """What is wrong with a peer of any fleet: an honest one was banned, or a session is not a fresh one."""
+        peer = self._fleet[index]
+        wrong = [f"an honest peer was banned for this: {reason}" for reason in peer.banned.values()]
+        for neighbour in peer.neighbours.values():
+            session_id = neighbour.session.session_id
+            if self._nonces.setdefault(neighbour.hello.nonce, session_id) != session_id:
+                wrong.append("a session was made with the nonce of an earlier one")
+        return wrong

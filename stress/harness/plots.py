@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from fleet.errors import LocalMisuse
 from fleet.metrics import Histogram, Number
+from stress.harness.space_time_paint import paint as paint_space_time
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -246,6 +247,10 @@ def _draw_heat_map(canvas: Canvas, data: Mapping[str, Any]) -> None:
                     axes.text(x, y, f"{value:.3g}", ha="center", va="center", fontsize=9, color=colour)
 
 
+def _draw_space_time(canvas: Canvas, data: Mapping[str, Any]) -> None:
+    paint_space_time(canvas, data["picture"])
+
+
 def _name_ticks(set_ticks: Callable[..., Any], names: Sequence[str], rotation: int) -> None:
     every = math.ceil(len(names) / MAX_TICKS)
     shown = range(0, len(names), every)
@@ -256,4 +261,5 @@ _PAINTERS: Final[Mapping[str, Callable[[Canvas, Mapping[str, Any]], None]]] = {
     "steps_over_time": _draw_steps,
     "heat_map": _draw_heat_map,
     "cdf": _draw_cdf,
+    "space_time": _draw_space_time,
 }

@@ -1,13 +1,15 @@
 """Progress of a run on standard error: live bars on a terminal, else one line every ten seconds.
 
-Standard output carries the result alone, so that it can be piped. Time is ``trio.current_time()``, so under a
-simulated clock the lines come every ten virtual seconds. A fetcher that makes no progress for thirty seconds has the
+Standard output carries the result alone, so that it can be piped. Time is ``trio.current_time()``; in a simulated run,
+which may take an hour for a virtual second or the other way round, lines and bars come by real time all the same, and
+tell the virtual one (``by_events``). A fetcher that makes no progress for thirty seconds has the
 tail of its trace printed once, which is when a person wants to read it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +23,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from fleet.sim import guard
+
 LINE_SECONDS: Final = 10.0
 REFRESH_SECONDS: Final = 0.25
 STALL_SECONDS: Final = 30.0
@@ -29,6 +33,8 @@ MAX_BARS: Final = 12
 MAX_NAMED: Final = 12
 """Fetchers that a plain line gives one by one; of more it gives the range, and the slowest few by name."""
 _SLOWEST_NAMED: Final = 4
+EVENTS_PER_LOOK: Final = 256
+"""Of a simulated run, between two looks at the real clock: some milliseconds, and cheap beside the events."""
 _BAR_WIDTH: Final = 24  # with names, counts and a note about a stall beside it, 80 columns hold a row
 
 Tail = Callable[[str], Sequence[str]]
@@ -74,10 +80,19 @@ class Progress:
         self._phase = "starting"
         self._fetchers: dict[str, _Fetcher] = {}
         self._started: float | None = None
+        self._simulated_since: float | None = None
+        """By the real clock, in a simulated run."""
+        self._seen_at = 0.0
 
     def phase(self, what: str) -> None:
         """Name what the run does now, such as ``"single-stream baseline"``; it stands in front of the figures."""
         self._phase = what
+
+    def announce(self, what: str) -> None:
+        """Name what the run does now in a line of its own, when nothing will draw while it lasts."""
+        self._phase = what
+        if not self._quiet:
+            self.say(f"{self._title}: {what}")
 
     def track(self, peer: str, total: float) -> None:
         """Show ``peer``, which has ``total`` to do (pieces, say) and nothing done."""
@@ -120,6 +135,38 @@ class Progress:
                 self._report_stalls()
 
     @contextlib.contextmanager
+    def by_events(self) -> Iterator[Callable[[], None]]:
+        """Draw during a simulated run: gives a function for the run to call with each of its events.
+
+        No task can do it there, as its clock would be the virtual one. Peers that stall have their trace in
+        ``events.jsonl``: on the virtual clock thirty seconds may be over before a person has read the line.
+        """
+        if self._quiet:
+            yield lambda: None
+            return
+        self._started = 0.0
+        self._simulated_since = guard.real_seconds()
+        calls = itertools.count(1)
+        with self._live() if self._console.is_terminal else contextlib.nullcontext() as live:
+            every = self._line_seconds if live is None else REFRESH_SECONDS
+            due = self._simulated_since + every
+
+            def tick() -> None:
+                nonlocal due
+                if next(calls) % EVENTS_PER_LOOK or not trio.lowlevel.in_trio_run():
+                    return
+                now = guard.real_seconds()
+                if now < due:
+                    return
+                due = now + every
+                if live is None:
+                    self.say(self.line())
+                else:
+                    live.refresh()
+
+            yield tick
+
+    @contextlib.contextmanager
     def _live(self) -> Iterator[Live]:
         # transient: once the run ends its bars make way for the result
         live = Live(
@@ -159,7 +206,7 @@ class Progress:
         shown = {name for name, _ in self._slowest_first()[:MAX_BARS]}
         for name, fetcher in self._fetchers.items():
             if name in shown:
-                stalled = trio.current_time() - fetcher.moved_at
+                stalled = self._now() - fetcher.moved_at
                 note = f"no progress for {stalled:.0f} s" if fetcher.share < 1.0 and stalled >= 2 else ""
                 bar = ProgressBar(total=max(fetcher.total, 1), completed=fetcher.done, width=_BAR_WIDTH)
                 grid.add_row(Text(name), bar, Text(fetcher.count()), Text(note, style="yellow"))
@@ -169,15 +216,23 @@ class Progress:
         return Group(*parts)
 
     def _head(self) -> str:
-        head = f"{self._title}: {self._elapsed():.0f} s, {self._phase}"
+        head = f"{self._title}: {self._elapsed()}, {self._phase}"
         if not self._fetchers:
             return head
         total = sum(fetcher.total for fetcher in self._fetchers.values())
         share = sum(fetcher.share * fetcher.total for fetcher in self._fetchers.values()) / total if total else 1.0
         return f"{head}, {math.floor(100 * share)}% done"  # 100% is said when it is true
 
-    def _elapsed(self) -> float:
-        return trio.current_time() - self._started if self._started is not None else 0.0
+    def _elapsed(self) -> str:
+        elapsed = self._now() - self._started if self._started is not None else 0.0
+        if self._simulated_since is None:
+            return f"{elapsed:.0f} s"
+        return f"{elapsed:.3f} virtual s in {guard.real_seconds() - self._simulated_since:.0f} s"
+
+    def _now(self) -> float:
+        if trio.lowlevel.in_trio_run():  # else bars that appear before a simulated run, or vanish after it
+            self._seen_at = trio.current_time()
+        return self._seen_at
 
     def _slowest_first(self) -> list[tuple[str, _Fetcher]]:
         return sorted(self._fetchers.items(), key=lambda item: item[1].share)

@@ -39,9 +39,11 @@ from fleet.errors import (
 from fleet.sim.world import World, simulate
 from stress.harness import options
 from stress.harness.bounds import Check, Metric, Number, Verdict, judge, load_bounds, run_verdict
+from stress.harness.lag import LoopLag
 from stress.harness.progress import Progress
 from stress.harness.report import build_report, plain, render_html, render_text, to_text, write_atomically
 from stress.harness.simulated import audit, check_simulation, disturbance, links_of, simulation_options
+from stress.harness.space_time import SpaceTime
 
 if TYPE_CHECKING:
     from fleet.sim.history import Event, History
@@ -64,13 +66,27 @@ Runner: TypeAlias = Callable[["Context", Main], None]
 def _run_on_binding(context: Context, main: Main) -> None:
     """On the machine's clock and sockets or, for the binding ``sim``, in a simulated world."""
     if context.binding != "sim":
-        trio.run(main)
+        try:
+            trio.run(context.lag.beside, main)
+        finally:
+            context.metrics.update(context.lag.metrics())
+            context.summary.append(context.lag.told())
         return
+    picture = SpaceTime()
+    disturbed = bool(context.args["faults"])
+    with context.progress.by_events() as tick:
 
-    def log(event: Event) -> None:
-        context.events.emit(event.time, event.peer, event.kind, **dict(event.fields))
+        def log(event: Event) -> None:
+            context.events.emit(event.time, event.peer, event.kind, **dict(event.fields))
+            if disturbed:
+                picture.note(event)
+            tick()
 
-    simulated(context, main, log)
+        try:
+            simulated(context, main, log)
+        finally:
+            if disturbed:
+                context.figures.append(picture.figure(context.failed_at))
 
 
 def simulated(context: Context, main: Main, sink: Callable[[Event], None] | None) -> None:
@@ -102,7 +118,7 @@ def _note_simulation(context: Context, history: History, real: float) -> None:
     context.metrics["virtual_over_real_seconds"] = virtual / real
     context.details["simulation"] = {"trace_hash": history.digest, "events": history.count}
     context.summary.append(
-        f"simulated: {virtual:.3f} virtual seconds in {real:.2f} real ones, "
+        f"simulated: {virtual:.3f} virtual seconds in {real:.2f} real ones ({virtual / real:.3g} a second), "
         f"{history.count:,} events, trace hash {history.digest[:16]}"
     )
 
@@ -160,6 +176,10 @@ class Context:
     describe_state: Callable[[], Sequence[str]] = list
     world: World | None = None
     """Where the scenario runs when the binding is ``sim``."""
+    lag: LoopLag = field(default_factory=LoopLag)
+    """On sockets, how late the event loop is; ``with context.lag.measured():`` is where latencies are measured."""
+    failed_at: tuple[float, str, str] | None = None
+    """Virtual time, peer and words of the first failure under faults, for the picture."""
     state: list[str] = field(default_factory=list)
     """What ``describe_state`` said when the deadline passed."""
 
@@ -301,7 +321,7 @@ def _run(scenario: Scenario, click_context: click.Context) -> int:
 def _audit(context: Context, replay: str) -> None:
     simulation = context.details["simulation"]
     assert isinstance(simulation, dict)  # noqa: S101 - filled in by the runner
-    context.progress.phase("audit: the same run in a fresh process")
+    context.progress.announce("audit: the same run in a fresh process")
     difference = audit(replay, simulation["trace_hash"], context.folder / "events.jsonl", context.scratch / "audit")
     context.parameters["replays"] = 2
     context.metrics["trace_hashes_equal"] = int(difference is None)

@@ -7,6 +7,7 @@ failures can be counted by kind and a smaller run can be recognised as failing i
 from __future__ import annotations
 
 import functools
+import re
 import tempfile
 import time
 import traceback
@@ -127,7 +128,7 @@ def _outcome(scenario: Scenario, context: Context, checks: Sequence[Check]) -> t
     verdict = run_verdict(rows)
     unsafe = _violations(context)
     if unsafe:
-        return "FAIL", f"unsafe: {'; '.join(sorted(what for what, _ in unsafe))}", "; ".join(map(": ".join, unsafe))
+        return "FAIL", f"unsafe: {_kind(unsafe[0][0])}", "; ".join(map(": ".join, unsafe))
     if late is not None:
         return "FAIL", late, "; ".join(context.state)
     failing = [row for row in rows if row.verdict is Verdict.FAIL and row.check.kind == "gate"]
@@ -138,6 +139,11 @@ def _outcome(scenario: Scenario, context: Context, checks: Sequence[Check]) -> t
     if verdict is Verdict.INCONCLUSIVE:
         return "INCONCLUSIVE", "inconclusive: a gate was not measured", "no gate was judged, or one lacks its metric"
     return "PASS", "", ""
+
+
+def _kind(what: str) -> str:
+    """The same for the same kind of failure, whichever piece it struck."""
+    return re.sub(r"\d[\d,]*", "N", what)
 
 
 def _place(error: BaseException) -> str:

@@ -210,7 +210,8 @@ def test_the_projects_own_bounds_are_all_judged_or_say_why_not():
         "FL-FLT-01": "NOT_JUDGED",
         "FL-FLT-02": "NOT_JUDGED",
     }
-    assert (timed, code) in [({"PASS"}, 0), ({"FAIL"}, 1), ({"PASS", "FAIL"}, 1)]
+    late_loop = [({"PASS", "INCONCLUSIVE"}, 2), ({"FAIL", "INCONCLUSIVE"}, 1)]
+    assert (timed, code) in [({"PASS"}, 0), ({"FAIL"}, 1), ({"PASS", "FAIL"}, 1), *late_loop]
 
 
 @pytest.mark.slow

@@ -149,6 +149,15 @@ def test_a_scenario_gets_its_own_rows_and_those_of_any(written):
         ("{ peers = 8, pieces = 64 }", "8", 6, "when is 8, not a table: write when = { peers = 8 }"),
         ("# a comment", "version = 1", 1, "unknown table 'version': use [[check]]"),
         ("# a comment", "\n[checks]\nx = 1", 2, "unknown table 'checks': use [[check]]"),
+        ('unit = "ratio"', 'unit = "ratio"\nlatency = true', 11, "a latency in 'ratio': give it in ms or s, or remove"),
+        ('unit = "ratio"', 'unit = "s"\nlatency = false', 11, "latency is False: write latency = true or remove the"),
+        ('unit = "ratio"', 'unit = "s"\nlatency = "true"', 11, "latency is 'true': write latency = true or remove"),
+        (
+            'op = "<="\nbound = 0.2\nunit = "ratio"',
+            'op = ">="\nbound = 0.2\nunit = "ms"\nlatency = true',
+            11,
+            "must be >=: ",
+        ),
         ('op = "<="\nbound = 0.2', "op = <=\nbound = 0.2", 8, "not TOML (Invalid value)"),
         ('unit = "ratio"', 'unit = "ratio"\nunit = "ratio"', 11, "not TOML (Cannot overwrite a value)"),
     ],
@@ -189,6 +198,12 @@ def test_files_that_are_wrong_as_a_whole(written, content, where, says):
 def test_a_missing_file_says_which_option_names_one(tmp_path):
     with pytest.raises(BoundsError, match=r"cannot read .*nowhere.toml \(No such file or directory\).*--bounds"):
         load_bounds(tmp_path / "nowhere.toml")
+
+
+@pytest.mark.parametrize("unit", ["ms", "s"])
+def test_a_row_says_that_it_is_a_latency(written, unit):
+    text = GOOD.replace('unit = "ratio"', f'unit = "{unit}"\nlatency = true')
+    assert [c.latency for c in load_bounds(written(text))] == [True, False]
 
 
 def test_a_when_table_below_its_check_is_read(written):
@@ -232,6 +247,11 @@ def test_the_rows_of_content_swarm():
         "FL-FLT-01": ("safety_violations", "==", 0, "gate", "sim", {"disturbed": 1}),
         "FL-FLT-02": ("convergence_seconds", "<=", 120, "gate", "sim", {"disturbed": 1}),
     }
+
+
+def test_the_latencies_among_the_rows():
+    rows = load_bounds(REPOSITORY / "srad_bounds.toml")
+    assert {c.id for c in rows if c.latency} == {"FL-SWM-03"}
 
 
 # ---- judging
@@ -305,6 +325,28 @@ def test_a_histogram_is_judged_by_the_statistic_that_the_bound_names():
 def test_a_metric_that_is_no_number_is_the_scenarios_mistake():
     with pytest.raises(TypeError, match="a metric is a number"):
         judge_one({"m": "fast"})
+
+
+@pytest.mark.parametrize("value", [0.5, 3])
+@pytest.mark.parametrize(("unit", "bound", "late"), [("s", 2, 200.5), ("ms", 20, 2.01), ("ms", 0, 1)])
+def test_a_latency_on_a_loop_that_was_late_is_inconclusive_whatever_it_is(value, unit, bound, late):
+    row = judge_one({"m": value, "loop_lag_max_ms": late}, unit=unit, bound=bound, latency=True)
+    assert (row.verdict, row.value, row.margin) == (Verdict.INCONCLUSIVE, value, None)
+    assert row.reason.startswith("the event loop itself was late by up to ")
+    assert row.reason.endswith(" ms, more than a tenth of the bound: use fewer peers or a quieter machine")
+
+
+@pytest.mark.parametrize("lag", [{"loop_lag_max_ms": 200}, {"loop_lag_max_ms": None}, {}, {"loop_lag_p99_ms": 300}])
+@pytest.mark.parametrize(("value", "verdict"), [(0.5, "PASS"), (3, "FAIL")])
+def test_a_latency_on_a_loop_that_was_not_late_is_judged(lag, value, verdict):
+    assert judge_one({"m": value, **lag}, latency=True).verdict == verdict
+
+
+def test_a_late_loop_says_nothing_of_rows_that_are_no_latencies():
+    assert judge_one({"m": 0.5, "loop_lag_max_ms": 9000}).verdict is Verdict.PASS
+    latency = check(latency=True, when={"peers": 8})
+    (row,) = judge([latency], {"m": 0.5, "loop_lag_max_ms": 9000}, {"peers": 2}, "tcp")
+    assert row.verdict is Verdict.NOT_JUDGED
 
 
 def test_rows_whose_conditions_the_run_does_not_meet_are_listed_with_the_reason():

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import io
+import itertools
 import json
 import os
 import re
@@ -14,10 +17,14 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
+from rich.console import Console
 
 import stress
 from fleet.errors import StorageFailed
+from fleet.sim import guard
 from stress.harness import options, run
+from stress.harness.lag import PERIOD_SECONDS, LoopLag
+from stress.harness.progress import Progress
 from stress.harness.run import EventLog, run_scenario
 from tests.stress import toy_scenario
 
@@ -134,7 +141,8 @@ def test_a_deadline_of_the_scenario_is_a_failed_gate_with_its_state(no_page, cap
     assert toy("--ending", "late") == 1
     text = capsys.readouterr().out
     assert "deadline exceeded: peer-1 was given 3 s\n  peer-1 holds 3 of 64 pieces\nFAIL: " in text
-    assert report()["metrics"] == {"seeder_share": 0.15}
+    assert set(report()["metrics"]) == {"seeder_share", "loop_lag_p99_ms", "loop_lag_max_ms"}
+    assert report()["metrics"]["seeder_share"] == 0.15
     assert report()["details"]["run"]["failure"] == "deadline exceeded: peer-1 was given 3 s"
 
 
@@ -160,6 +168,105 @@ def test_links_that_end_because_the_deadline_passed_are_no_failure_of_their_own(
     said = capsys.readouterr()
     assert ("deadline exceeded: the run had not finished after 1800 s" in said.out) == (code == 1)
     assert ("ValueError: the clean-up tripped" in said.err) == (code == 4)
+
+
+# ---- how late the loop was
+
+
+def on_a_loop_late_by(ms):
+    async def late(context):
+        await toy_scenario.run(context)
+        context.lag = LoopLag()
+        context.lag._late_ms.record(ms)
+
+    return dataclasses.replace(toy_scenario.SCENARIO, run=late)
+
+
+def test_a_loop_that_was_late_is_told_and_makes_latencies_inconclusive(capsys):
+    assert toy(scenario=on_a_loop_late_by(231.4)) == 2
+    text = capsys.readouterr().out
+    assert "late by up to 231 ms, more than a tenth of the bound: use fewer peers or" in " ".join(text.split())
+    assert "\nevent loop: late by 231.4 ms at the 99th percentile, by 231.4 ms at the most\n" in text
+    found = report()
+    assert (found["metrics"]["loop_lag_p99_ms"], found["metrics"]["loop_lag_max_ms"]) == (231.4, 231.4)
+    (row,) = (row for row in found["rows"] if row["verdict"] == "INCONCLUSIVE")
+    assert (row["check"], row["value"], row["margin"]) == ("FL-SWM-03", 0.0, None)
+    assert row["reason"] in Path("out/report.html").read_text(encoding="utf-8")
+
+
+def test_a_stall_on_a_late_loop_is_no_failure(no_page):
+    assert toy("--ending", "zero", scenario=on_a_loop_late_by(231.4)) == 2
+    assert toy("--ending", "zero", scenario=on_a_loop_late_by(199)) == 1
+
+
+def test_a_run_on_sockets_has_its_loop_watched(no_page):
+    async def slow(context):
+        with context.lag.measured():
+            await toy_scenario.run(context)
+            await trio.sleep(3 * PERIOD_SECONDS)  # the clock under test is the machine's
+
+    watched = dataclasses.replace(toy_scenario.SCENARIO, run=slow)
+    assert toy(scenario=watched) in (0, 2)
+    metrics = report()["metrics"]
+    assert 0 <= metrics["loop_lag_p99_ms"] <= metrics["loop_lag_max_ms"]
+
+
+# ---- simulated runs
+
+
+def many_events():
+    """A scenario of 3,000 events, each a virtual millisecond after the one before."""
+
+    async def busy(context):
+        context.parameters.update(peers=2, pieces=1, disturbed=0, undisturbed=1)
+        context.progress.phase("busy")
+        context.progress.track("peer-1", 3000)
+        for number in range(3000):
+            await trio.sleep(0.001)
+            context.progress.update("peer-1", number)
+            context.world.history.record("tick", "peer-1", number=number)
+
+    return dataclasses.replace(toy_scenario.SCENARIO, run=busy, bindings=("tcp", "sim"))
+
+
+@pytest.fixture
+def ten_seconds_a_look(monkeypatch):
+    """A real clock that is ten seconds further each time that progress looks at it."""
+    looks = itertools.count(0, 10)
+    monkeypatch.setattr(guard, "real_seconds", lambda: next(looks))
+
+
+def simulated(*argv):
+    return run_scenario(many_events(), ["--out", "out", "--binding", "sim", "--no-audit", *argv])
+
+
+def test_a_long_simulated_run_tells_its_virtual_time_by_the_real_clock(no_page, ten_seconds_a_look, capsys):
+    simulated()
+    said = capsys.readouterr()
+    lines = said.err.splitlines()
+    assert lines
+    assert re.fullmatch(r"content_swarm: 0\.\d{3} virtual s in 20 s, busy, \d+% done: peer-1 \d+/3,000", lines[0])
+    assert re.search(r"\nsimulated: 3\.000 virtual seconds in \d+\.\d\d real ones \(\S+ a second\), ", said.out)
+    assert report()["metrics"]["virtual_over_real_seconds"] > 0
+    assert not {"loop_lag_p99_ms", "loop_lag_max_ms"} & set(report()["metrics"])
+    assert "event loop" not in said.out
+
+
+def test_on_a_terminal_a_simulated_run_has_bars(no_page, ten_seconds_a_look, monkeypatch, capsys):
+    terminal = Console(file=io.StringIO(), force_terminal=True, width=100, color_system=None, legacy_windows=False)
+    monkeypatch.setattr(run, "Progress", functools.partial(Progress, console=terminal))
+    simulated()
+    assert re.search(r"content_swarm: 0\.\d{3} virtual s in \d+ s, busy, \d+% done", terminal.file.getvalue())
+    assert "peer-1 " in terminal.file.getvalue()
+
+
+def test_a_quiet_simulated_run_says_nothing_and_progress_leaves_no_trace(no_page, ten_seconds_a_look, capsys):
+    hashes = set()
+    for quiet in (["--quiet"], []):
+        simulated(*quiet)
+        assert bool(capsys.readouterr().err) == (not quiet)
+        hashes.add(report()["details"]["simulation"]["trace_hash"])
+    assert len(hashes) == 1
 
 
 @pytest.mark.slow
@@ -361,7 +468,13 @@ def test_modes_are_required_and_reach_the_scenario(no_page, capsys):
     )
     assert toy("--mode", "text", scenario=scenario) == 2
     assert seen == [("text", "dtls")]
-    assert {row["row"] for row in report()["rows"]} == {"P2-Q-PRF-09", "FL-TXT-01", "FL-SIM-01", "FL-FLT-01", "FL-FLT-02"}
+    assert {row["row"] for row in report()["rows"]} == {
+        "P2-Q-PRF-09",
+        "FL-TXT-01",
+        "FL-SIM-01",
+        "FL-FLT-01",
+        "FL-FLT-02",
+    }
     capsys.readouterr()
     assert toy(scenario=scenario) == 3
     assert "Missing option '--mode'" in one_line(capsys)
