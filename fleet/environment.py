@@ -71,6 +71,18 @@ def derive(seed: int, purpose: str, index: int) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
+class PeerTrace:
+    """The trace of one peer: its events carry its name and the time."""
+
+    trace: Trace
+    peer: str
+
+    def emit(self, kind: str, **fields: str | float) -> None:
+        """Note that something happened just now."""
+        self.trace.emit(trio.current_time(), self.peer, kind, **fields)
+
+
+@dataclass(frozen=True, slots=True)
 class Environment:
     """What one fleet runs on. ``index`` in its methods is a peer's position in the fleet."""
 

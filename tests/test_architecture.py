@@ -18,7 +18,10 @@ CORES = (
     ["fleet.wire.*", "fleet.hlc", "fleet.net.hello", "fleet.net.session", "fleet.metrics", "fleet.limits"]
     + [
         f"fleet.swarm.{name}"
-        for name in ("bitfield", "manifest", "picker", "source", "download", "offers", "upload", "piece_store")
+        for name in (
+            *("bitfield", "manifest", "picker", "source", "download", "offers", "upload", "piece_store"),
+            *("effects", "manifest_search", "pens", "endgame", "refusals"),
+        )
     ]
     + ["fleet.errors", "fleet.net.redial"]
 )

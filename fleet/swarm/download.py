@@ -1,14 +1,11 @@
 """Fetching one artifact: from its root to every piece verified. Sans-IO.
 
-Without the manifest the fetcher JOINs, waits for somebody's BITFIELD and asks that neighbour for the manifest's pages,
-one neighbour at a time, so that a forged page has one author. With it, each neighbour is a source: it is asked for
-pieces (``picker``) as its pace allows (``source``), and each answer is one piece or a REJECT.
+While the manifest is unknown it is searched for (``manifest_search``). With it, each neighbour is a source: it is asked
+for pieces (``picker``) as its pace allows (``source``), and each answer is one piece or a REJECT.
 
-Every piece arrives whole from one source, so a wrong hash has one author too. At most one answer writes to a piece at
-a time (it *holds the pen*); a second one that arrives meanwhile is counted as duplicate and thrown away. A source that
-times out, leaves or is cancelled loses its pens for good. A late answer, which nobody waits for any more, may take a
-free pen, but gives it up to the first answer that is waited for. In the endgame, when every missing piece is asked for,
-a source without work may be asked for a piece that another has been sitting on for long; the loser is sent a CANCEL.
+Every piece arrives whole from one source, so a wrong hash has one author. Of several answers with one piece only one
+writes to it (``pens``), the others are counted as duplicate and thrown away. A source that times out, leaves or is
+cancelled loses its pens for good. In the ``endgame`` requests are repeated elsewhere; the loser is sent a CANCEL.
 
 A piece that is missing is always wanted, or asked for by a request that somebody waits for, and every such request can
 time out. So no source can keep a piece from the fetcher for good.
@@ -16,29 +13,20 @@ time out. So no source can keep a piece from the fetcher for good.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING
 
 from fleet.errors import PeerViolation
 from fleet.swarm.bitfield import from_wire_untrusted
-from fleet.swarm.manifest import Manifest, ManifestAssembler
+from fleet.swarm.effects import Effect, Finished, Say, TimedOut
+from fleet.swarm.endgame import ENDGAME_SECONDS, Requests, worth_repeating
+from fleet.swarm.manifest_search import ManifestSearch
+from fleet.swarm.pens import Incoming, Pens
 from fleet.swarm.picker import Picker
-from fleet.swarm.source import MAX_TIMEOUT, Ask, Source
-from fleet.wire.messages import (
-    Bitfield,
-    Cancel,
-    Choke,
-    Have,
-    Join,
-    Leave,
-    ManifestPage,
-    Message,
-    Request,
-    Unchoke,
-    WantManifest,
-)
+from fleet.swarm.refusals import Refusals
+from fleet.swarm.source import Ask, Source
+from fleet.wire.messages import Bitfield, Cancel, Choke, Have, Leave, Message, Request, Unchoke
 
 if TYPE_CHECKING:
     import random
@@ -47,68 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fleet.identity.keys import PeerId
-
-MANIFEST_TIMEOUT: Final = 5.0
-"""Seconds a neighbour has for one page of the manifest before the next neighbour is asked; doubles each time."""
-ENDGAME_SECONDS: Final = 0.1
-"""How often the endgame looks for a request worth repeating elsewhere."""
-MAX_COPIES: Final = 2
-"""Requests out for one piece in the endgame."""
-RETRY_SECONDS: Final = 1.0
-"""How long a piece that one source REJECTed is not asked of that source again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Say:
-    """Send a message to a neighbour."""
-
-    peer: PeerId
-    message: Message
-
-
-@dataclass(frozen=True, slots=True)
-class ManifestFound:
-    """The manifest is complete and matches the root: make a store and call ``begin``."""
-
-    manifest: Manifest
-
-
-@dataclass(frozen=True, slots=True)
-class TimedOut:
-    """A neighbour made no progress for too long and is backed off; the trace should say so."""
-
-    peer: PeerId
-    pieces: int
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """Every piece is verified."""
-
-
-Effect: TypeAlias = Say | ManifestFound | TimedOut | Finished
-
-
-@dataclass(slots=True, eq=False)
-class Incoming:
-    """One piece on its way in. While ``holds_pen``, its bytes are hashed and written; else they are thrown away."""
-
-    peer: PeerId
-    ask: Ask
-    piece: int
-    length: int
-    holds_pen: bool
-    lost_pen: bool = False
-    """It held the pen once."""
-
-
-@dataclass(slots=True)
-class _Early:
-    """What a neighbour said before the manifest was known."""
-
-    bits: bytearray | None = None
-    """Its BITFIELD, with its later HAVEs marked in it."""
-    choked: bool = False
+    from fleet.swarm.manifest import Manifest
 
 
 class Download:
@@ -129,45 +56,33 @@ class Download:
         """Bytes of verified pieces, by source."""
         self.needed_bytes = 0
         self._rng = rng
-        self._early: dict[PeerId, _Early] = {}
-        self._assembler: ManifestAssembler | None = None
-        self._manifest_found = False
-        self._manifest_from: PeerId | None = None
-        self._manifest_due = float("inf")
+        self._search = ManifestSearch(root, rng)
         self._choke_due = float("inf")
-        self._strikes: Counter[PeerId] = Counter()
         self._picker: Picker | None = None
         self._sources: dict[PeerId, Source] = {}
         self._numbers = 0
         self._take_ids = take_ids
-        self._pens: dict[int, Incoming] = {}
+        self._pens = Pens()
         self._awaited: Counter[int] = Counter()
         """For each piece, the requests that are out and not given up."""
-        self._refused: deque[tuple[float, Source, int, int]] = deque()
-        """Until when, by whom, after how many of its BITFIELDs, which piece."""
+        self._refusals = Refusals()
 
     # --- neighbours ---
 
     def neighbour_up(self, peer: PeerId) -> list[Effect]:
         """A neighbour appeared; without the manifest it is asked whether it takes part."""
-        if self.manifest is None:
-            self._early[peer] = _Early()
-            return [Say(peer, Join(self.root))]
-        return []
+        return self._search.neighbour_up(peer) if self.manifest is None else []
 
     def neighbour_down(self, peer: PeerId, now: float) -> list[Effect]:
         """A neighbour is gone, and all that it owed with it."""
-        self._early.pop(peer, None)
-        self._strikes.pop(peer, None)
+        if self.manifest is None:
+            return self._search.neighbour_down(peer, now)
         source = self._sources.pop(peer, None)
         if source is not None:
             _, picker = self._ready()
             picker.remove_source(source.number)
             for ask in source.asks.values():
                 self._give_up(source, ask)
-        if self._manifest_from == peer:
-            self._manifest_from = None
-            return self._ask_manifest(now)
         return self._fill_all(now)
 
     # --- messages ---
@@ -175,7 +90,7 @@ class Download:
     def handle_untrusted(self, peer: PeerId, message: Message, now: float) -> list[Effect]:
         """Take a message about this artifact from a neighbour."""
         if self.manifest is None:
-            return self._handle_early_untrusted(peer, message, now)
+            return self._search.handle_untrusted(peer, message, now)
         match message:
             case Bitfield():
                 return self._bitfield_untrusted(peer, message.bits, now)
@@ -187,69 +102,6 @@ class Download:
                 return self.neighbour_down(peer, now)
             case _:
                 return []
-
-    def _handle_early_untrusted(self, peer: PeerId, message: Message, now: float) -> list[Effect]:
-        match message:
-            case Bitfield():
-                # Its length cannot be checked before the manifest is here; the registry has capped it.
-                early = self._early.setdefault(peer, _Early())
-                early.bits = bytearray(message.bits)
-                return self._ask_manifest(now)
-            case Have():
-                held = self._early.get(peer)
-                if held is None or held.bits is None:
-                    return []  # on its way since before this side left and came back: its BITFIELD will say it again
-                if max(message.pieces) >= 8 * len(held.bits):
-                    raise PeerViolation(f"a HAVE of piece {max(message.pieces)}, beyond its BITFIELD", peer)
-                for piece in message.pieces:
-                    held.bits[piece // 8] |= 0x80 >> piece % 8
-            case Choke() | Unchoke():
-                self._early.setdefault(peer, _Early()).choked = isinstance(message, Choke)
-            case ManifestPage():
-                return self._manifest_page_untrusted(peer, message, now)
-            case Leave():
-                self._early[peer] = _Early()
-                if self._manifest_from == peer:
-                    self._manifest_from = None
-                    return self._ask_manifest(now)
-            case _:
-                pass
-        return []
-
-    def _ask_manifest(self, now: float) -> list[Effect]:
-        if self._manifest_from is not None or self._manifest_found:
-            return []
-        holders = [peer for peer, early in self._early.items() if early.bits is not None]
-        if not holders:
-            self._manifest_due = float("inf")
-            return []
-        least = min(self._strikes[peer] for peer in holders)
-        best = [peer for peer in holders if self._strikes[peer] == least]
-        self._manifest_from = best[self._rng.randrange(len(best))]
-        self._assembler = ManifestAssembler(self.root)
-        self._manifest_due = now + self._manifest_patience(self._manifest_from)
-        return [Say(self._manifest_from, WantManifest(self.root, 0))]
-
-    def _manifest_patience(self, peer: PeerId) -> float:
-        """Doubles, as a neighbour that needs longer for each page would else never get through with them all."""
-        return float(min(MANIFEST_TIMEOUT * 2 ** min(self._strikes[peer], 8), MAX_TIMEOUT))
-
-    def _manifest_page_untrusted(self, peer: PeerId, page: ManifestPage, now: float) -> list[Effect]:
-        if peer != self._manifest_from or self._assembler is None or page.page != self._assembler.next_page:
-            return []  # late: it was given up, or answers an earlier request for the same pages
-        try:
-            manifest = self._assembler.add_page_untrusted(page.size, page.piece_size, page.page, page.hashes)
-        except PeerViolation as violation:
-            violation.peer = peer
-            raise
-        self._manifest_due = now + self._manifest_patience(peer)
-        if manifest is None:
-            return [Say(peer, WantManifest(self.root, self._assembler.next_page))]
-        self._assembler = None
-        self._manifest_found = True
-        self._manifest_from = None
-        self._manifest_due = float("inf")
-        return [ManifestFound(manifest)]
 
     # --- pieces ---
 
@@ -265,8 +117,7 @@ class Download:
         self.needed_bytes = sum(manifest.piece_length(p) for p in range(manifest.pieces) if not have[p])
         effects: list[Effect] = []
         violations: list[PeerViolation] = []
-        early, self._early = self._early, {}
-        for peer, said in early.items():
+        for peer, said in self._search.end().items():
             if said.bits is None:
                 continue
             try:
@@ -338,7 +189,8 @@ class Download:
         room = 0 if self.finished or not self._usable(source, now) else source.room()
         if room == 0:
             return []
-        pieces = picker.choose(source.number, room, also_common=self._much_quicker(source))
+        partial = (other for other in self._sources.values() if not picker.is_full(other.number))
+        pieces = picker.choose(source.number, room, also_common=source.much_quicker_than(partial))
         if not pieces and source.waiting == 0 and picker.all_asked():
             pieces, effects = self._endgame(source, now)
         if not pieces:
@@ -350,53 +202,18 @@ class Download:
             source.ask((first_id + number) % 2**32, piece, now)
         return [*effects, Say(source.peer, Request(self.root, first_id, tuple(pieces)))]
 
-    def _much_quicker(self, source: Source) -> bool:
-        """A full source is worth its scarcer bytes when every partial one takes more than twice its time."""
-        _, picker = self._ready()
-        if source.response is None:
-            return False
-        others = [
-            other.response
-            for other in self._sources.values()
-            if other.response is not None and not other.choked and not picker.is_full(other.number)
-        ]
-        return bool(others) and source.response * 2 < min(others)
-
     def _endgame(self, source: Source, now: float) -> tuple[list[int], list[Effect]]:
-        """A piece to repeat the request for, and what to say to who has it now.
-
-        A piece that is arriving already is taken from its source only where that one crawls: the two cannot both write.
-        """
-        _, picker = self._ready()
-        oldest: Ask | None = None
-        holder = source
-        for other in self._sources.values():
-            if other is source:
-                continue
-            for ask in other.asks.values():
-                if (
-                    not ask.given_up
-                    and (oldest is None or ask.sent_at < oldest.sent_at)
-                    and self._awaited[ask.piece] < MAX_COPIES
-                    and picker.offers(source.number, ask.piece)
-                    and self._worth_repeating(source, other, ask, now)
-                ):
-                    oldest, holder = ask, other
-        if oldest is None:
+        """A piece to repeat the request for, and what to say to who has it now."""
+        manifest, picker = self._ready()
+        requests = Requests(manifest, picker, self._pens, self._sources.values(), self._awaited)
+        found = worth_repeating(requests, source, now)
+        if found is None:
             return [], []
-        if not oldest.begun:
-            return [oldest.piece], []
-        self._give_up(holder, oldest)
-        return [oldest.piece], [Say(holder.peer, Cancel((oldest.id,)))]
-
-    def _worth_repeating(self, source: Source, other: Source, ask: Ask, now: float) -> bool:
-        if ask.begun:
-            manifest, _ = self._ready()
-            return source.would_outrun(other, ask, manifest.piece_length(ask.piece), now)
-        writer = self._pens.get(ask.piece)
-        if writer is not None and not writer.ask.given_up:
-            return False
-        return source.would_beat(other, now - ask.sent_at)
+        holder, ask = found
+        if not ask.begun:
+            return [ask.piece], []
+        self._give_up(holder, ask)
+        return [ask.piece], [Say(holder.peer, Cancel((ask.id,)))]
 
     # --- answers ---
 
@@ -412,23 +229,7 @@ class Download:
         if length != expected:
             raise PeerViolation(f"{length:,} bytes for piece {ask.piece}, which has {expected:,}", peer)
         ask.begun = True
-        holder = self._pens.get(ask.piece)
-        if holder is not None and holder.ask.given_up and not ask.given_up:
-            self._take_pen(holder.ask)
-            holder = None
-        holds_pen = picker.is_missing(ask.piece) and holder is None
-        incoming = Incoming(peer, ask, ask.piece, length, holds_pen)
-        if holds_pen:
-            self._pens[ask.piece] = incoming
-        return incoming
-
-    def _take_pen(self, ask: Ask) -> None:
-        """Whatever is still to come for this request does not touch the piece."""
-        incoming = self._pens.get(ask.piece)
-        if incoming is not None and incoming.ask is ask:
-            incoming.holds_pen = False
-            incoming.lost_pen = True
-            del self._pens[ask.piece]
+        return self._pens.begin(peer, ask, length, missing=picker.is_missing(ask.piece))
 
     def bytes_arrived(self, incoming: Incoming, count: int, now: float) -> None:
         """``count`` more bytes of an incoming piece arrived."""
@@ -452,7 +253,7 @@ class Download:
             source.answered(ask, now)
             picker.set_usable(source.number, self._spares_others(source, now))
         if incoming.holds_pen:
-            del self._pens[piece]
+            self._pens.put_down(incoming)
             self.bytes_from[incoming.peer] += incoming.length
             picker.verified(piece)
         elif incoming.lost_pen:
@@ -489,7 +290,7 @@ class Download:
     def spoiled(self, incoming: Incoming, received: int) -> None:
         """The piece will never be whole: its link ended, or its hash was wrong. Call before ``neighbour_down``."""
         self.wasted_bytes += received
-        self._take_pen(incoming.ask)
+        self._pens.take(incoming.ask)
 
     def rejected_untrusted(self, peer: PeerId, ids: tuple[int, ...], now: float) -> list[Effect]:
         """A neighbour answered REJECT; unknown ids belong to other artifacts and are passed over.
@@ -511,12 +312,12 @@ class Download:
             if not given_up and not source.choked and self._picker.offers(source.number, ask.piece):
                 # It does not serve this piece now; without a new HAVE from it, ask it again only after a while.
                 self._picker.withdraw_offer(source.number, ask.piece)
-                self._refused.append((now + RETRY_SECONDS, source, source.bitfields, ask.piece))
+                self._refusals.add(source, ask.piece, now)
         return self._fill_all(now)
 
     def _give_up(self, source: Source, ask: Ask) -> None:
         """Nobody waits for this answer any more."""
-        self._take_pen(ask)
+        self._pens.take(ask)
         if not ask.given_up:
             source.give_up(ask)
             self._unask(ask.piece)
@@ -535,42 +336,35 @@ class Download:
         """When ``on_timer`` is next due."""
         if self.finished:
             return float("inf")
-        due = min(self._manifest_due, self._choke_due)
+        due = min(self._search.next_deadline(), self._choke_due, self._refusals.next_deadline())
         for source in self._sources.values():
             due = min(due, source.times_out_at)
             if source.backed_off_until > now:
                 due = min(due, source.backed_off_until)
-        if self._refused:
-            due = min(due, self._refused[0][0])
         if self._picker is not None and self._awaited and self._picker.all_asked():
             due = min(due, now + ENDGAME_SECONDS)
         return due
 
     def on_timer(self, now: float) -> list[Effect]:
         """Give up what is overdue, and ask elsewhere."""
-        effects: list[Effect] = []
-        if now >= self._manifest_due and self._manifest_from is not None:
-            self._strikes[self._manifest_from] += 1
-            effects.append(TimedOut(self._manifest_from, 0))
-            self._manifest_from = None
-            effects += self._ask_manifest(now)
+        if self.manifest is None:
+            return self._search.on_timer(now)
         if self._picker is None or self.finished:
-            return effects
+            return []
+        effects: list[Effect] = []
         self._choke_due = float("inf")
         for source in self._sources.values():
             if now >= source.times_out_at:
                 effects += self._source_timed_out(source, now)
             self._picker.set_usable(source.number, self._spares_others(source, now))
-        while self._refused and self._refused[0][0] <= now:
-            _, source, bitfields, piece = self._refused.popleft()
-            if self._sources.get(source.peer) is source and source.bitfields == bitfields:
-                self._picker.add_offers(source.number, (piece,))
+        for source, piece in self._refusals.take_due(self._sources, now):
+            self._picker.add_offers(source.number, (piece,))
         return effects + self._fill_all(now)
 
     def _source_timed_out(self, source: Source, now: float) -> list[Effect]:
         lost = source.timed_out(now)
         for ask in lost:
-            self._take_pen(ask)
+            self._pens.take(ask)
             self._unask(ask.piece)
         return [
             TimedOut(source.peer, len(lost)),

@@ -1,4 +1,4 @@
-"""An artifact that a peer takes part in: its store, its download, its offers, and the counters that reports read."""
+"""The artifacts that a peer takes part in: of each the store, the download, the offers, and counters for reports."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from fleet.limits import MAX_REMEMBERED_PEERS
+from fleet.errors import LinkBroken, LocalMisuse
+from fleet.limits import MAX_ARTIFACTS, MAX_REMEMBERED_PEERS
 
 if TYPE_CHECKING:
     from fleet.errors import FleetError
@@ -76,6 +77,13 @@ class Holding:
         if len(self.served) > MAX_REMEMBERED_PEERS:
             del self.served[next(iter(self.served))]
 
+    def close_unless_sending(self) -> None:
+        """Close the store of what was let go. A piece that is being sent goes out whole: cut short, it would cost the
+        link.
+        """
+        if self.let_go and self.sending == 0 and self.store is not None:
+            self.store.close()
+
     def settle(self, failure: FleetError | None = None) -> None:
         """The download is over, or failed."""
         self.failure = self.failure or failure
@@ -109,3 +117,45 @@ class Holding:
             return f"{told}; a neighbour offers each of the rest"
         some = ", ".join(map(str, nowhere[:12])) + (", …" if len(nowhere) > 12 else "")
         return f"{told}; no neighbour has {len(nowhere)} of the rest: {some}"
+
+
+class Holdings:
+    """The artifacts that one peer takes part in, until it stops."""
+
+    def __init__(self, peer: str) -> None:
+        self.by_root: dict[bytes, Holding] = {}
+        self._peer = peer
+        self._closed = False
+
+    def add(self, root: bytes) -> Holding:
+        """Take part in one more. ``LocalMisuse`` when the peer does so already, or in too many, or has stopped."""
+        if self._closed:
+            raise LocalMisuse(f"{self._peer} is not running: start it first")
+        if root in self.by_root:
+            raise LocalMisuse(f"this peer already takes part in {root.hex()[:16]}")
+        if len(self.by_root) >= MAX_ARTIFACTS:
+            raise LocalMisuse(f"a peer takes part in at most {MAX_ARTIFACTS} artifacts: leave one first")
+        holding = self.by_root[root] = Holding(root)
+        return holding
+
+    def pop(self, root: bytes) -> Holding | None:
+        """Take part in it no longer; returns what there was to leave."""
+        return self.by_root.pop(root, None)
+
+    def forget(self, holding: Holding) -> None:
+        """Take no part in it after all."""
+        if self.by_root.get(holding.root) is holding:
+            del self.by_root[holding.root]
+
+    def current(self, holding: Holding) -> bool:
+        """Whether this peer, after a wait, still runs and takes part."""
+        return not self._closed and self.by_root.get(holding.root) is holding
+
+    def close(self) -> None:
+        """Close every store. The peer has stopped."""
+        self._closed = True
+        for holding in self.by_root.values():
+            if holding.store is not None:
+                holding.store.close()
+            if not holding.complete:
+                holding.settle(LinkBroken(f"{self._peer} stopped before the artifact was complete"))

@@ -13,12 +13,13 @@ import blake3
 import trio
 
 from fleet.errors import FleetError, LinkBroken, PeerViolation, StorageFailed
-from fleet.swarm.download import Effect, Incoming
+from fleet.swarm.pens import Incoming
 from fleet.wire.frame import PieceReader
 
 if TYPE_CHECKING:
     from fleet.identity.keys import PeerId
     from fleet.net.neighbour import Neighbour
+    from fleet.swarm.effects import Effect
     from fleet.swarm.holding import Holding
     from fleet.swarm.source import Ask
 

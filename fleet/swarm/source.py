@@ -10,6 +10,7 @@ again.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -172,6 +173,13 @@ class Source:
             return False
         rest = (length - ask.received) * elapsed / ask.received
         return rest > 2 * self.response + ENDGAME_PATIENCE
+
+    def much_quicker_than(self, others: Iterable[Source]) -> bool:
+        """Whether each of the others takes more than twice its time, as far as that is known of them."""
+        if self.response is None:
+            return False
+        times = [other.response for other in others if other.response is not None and not other.choked]
+        return bool(times) and self.response * 2 < min(times)
 
     @property
     def window(self) -> int:

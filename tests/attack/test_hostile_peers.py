@@ -215,7 +215,7 @@ async def test_a_source_that_claims_everything_and_serves_nothing(name: str, mon
 
 @guarded
 async def test_a_source_that_never_answers_for_the_manifest(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleet.swarm.download.MANIFEST_TIMEOUT", 0.02)
+    monkeypatch.setattr("fleet.swarm.manifest_search.MANIFEST_TIMEOUT", 0.02)
     async with attack(name) as (toy, peer, evil):
         await peer.fetch(ARTIFACT.root)
         await evil.control.send(EVERYTHING)
@@ -260,7 +260,7 @@ async def test_a_reader_of_one_byte_at_a_time_delays_nobody(name: str) -> None:
         await holding.wait()
         await evil.bulk.raw()  # its link is still there
         assert evil.peer_id in peer.neighbours
-        assert len(peer.swarm._queues[evil.peer_id]) <= 64
+        assert len(peer.swarm._serving._queues[evil.peer_id]) <= 64
 
 
 @pytest.mark.parametrize("where", ["nothing asked", "another id", "answered already"])
@@ -355,13 +355,13 @@ async def test_leaving_with_answers_owed_over_and_over_is_bounded(name: str) -> 
             while True:
                 await evil.control.send(Leave(ARTIFACT.root), EVERYTHING)
                 await evil.control.expect(Request)
-                assert len(peer.swarm._intake._adrift.get(evil.peer_id, ())) <= MAX_ANSWERS_ADRIFT
+                assert len(peer.swarm._fetching._intake._adrift.get(evil.peer_id, ())) <= MAX_ANSWERS_ADRIFT
 
         with pytest.raises(FleetError):
             await leave_over_and_over()
         down = await toy.trace.wait_for("neighbour_down", peer.name, neighbour=evil.peer_id.short)
         assert "unanswered" in str(down.fields["reason"])
-        assert evil.peer_id not in peer.swarm._intake._adrift
+        assert evil.peer_id not in peer.swarm._fetching._intake._adrift
         await finish_honestly(toy, 1)
 
 
@@ -633,12 +633,12 @@ async def test_a_thousand_half_open_handshakes(name: str) -> None:
         async with AsyncExitStack() as stack:
             for number in range(1_000):
                 stack.push_async_exit(await trio.open_tcp_stream(host, int(port)))
-                assert len(victim._pending) <= MAX_PENDING_HANDSHAKES
+                assert len(victim._handshakes._pending) <= MAX_PENDING_HANDSHAKES
                 if number % 100 == 0:
                     await trio.lowlevel.checkpoint()
             await toy.trace.until(lambda: len(toy.trace.of("handshake_unfinished")) >= 1_000 - MAX_PENDING_HANDSHAKES)
             assert victim.handshakes_displaced == 1_000 - MAX_PENDING_HANDSHAKES
-            assert len(victim._pending) == MAX_PENDING_HANDSHAKES
+            assert len(victim._handshakes._pending) == MAX_PENDING_HANDSHAKES
             await toy.fleet.restart(1)
             assert toy.is_mesh()
         assert other.peer_id in victim.neighbours
@@ -648,7 +648,7 @@ async def test_a_thousand_half_open_handshakes(name: str) -> None:
 async def test_a_handshake_that_stops_half_way_is_dropped(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with toy_fleet(2, name) as toy:
         victim = toy.fleet[0]
-        monkeypatch.setattr("fleet.peer.HANDSHAKE_SECONDS", 0.05)
+        monkeypatch.setattr("fleet.net.handshakes.HANDSHAKE_SECONDS", 0.05)
         link = await dial(binding_of(toy), victim, invent(0))
         try:
             await link.link.handshake()
@@ -656,7 +656,7 @@ async def test_a_handshake_that_stops_half_way_is_dropped(name: str, monkeypatch
             assert await link.ended() is None
         finally:
             link.link.abort()
-        await victim.until(lambda: not victim._pending)
+        await victim.until(lambda: not victim._handshakes._pending)
 
 
 @pytest.mark.parametrize("decides", [True, False])
@@ -665,7 +665,7 @@ async def test_a_control_link_without_its_bulk_link(name: str, decides: bool, mo
     """It ends in time and takes nobody along, also when messages came with the end of its handshake."""
     async with toy_fleet(2, name) as toy:
         victim = toy.fleet[0]
-        monkeypatch.setattr("fleet.peer.HANDSHAKE_SECONDS", 0.05)
+        monkeypatch.setattr("fleet.net.roster.HANDSHAKE_SECONDS", 0.05)
         evil = invent(0, below=victim.peer_id) if decides else invent(0, above=victim.peer_id)
         link = await dial(binding_of(toy), victim, evil)
         try:
@@ -699,7 +699,7 @@ async def test_an_accept_and_more_in_one_frame(name: str, order: str) -> None:
             await link.ended()
         finally:
             link.link.abort()
-        await toy.trace.until(lambda: evil.peer_id not in victim._sessions)
+        await toy.trace.until(lambda: evil.peer_id not in victim._roster.sessions)
         await finish_honestly(toy, 1)
 
 
@@ -752,7 +752,7 @@ async def test_many_identities_of_one_attacker_meet_the_cap(
     """All of them are proved before the first is accepted, so that each saw room when it was looked at."""
     async with toy_fleet(3, name) as toy:
         victim = toy.fleet[0]
-        monkeypatch.setattr("fleet.peer.MAX_LINKS", 8)
+        monkeypatch.setattr("fleet.net.roster.MAX_LINKS", 8)
         links: list[HostileLink] = []
         try:
             for number in range(12):
@@ -772,12 +772,12 @@ async def test_many_identities_of_one_attacker_meet_the_cap(
                 await toy.trace.wait_for("handshake_failed", victim.name, count=10)
             else:
                 assert refused == 10
-            assert len(victim._sessions) == 4
+            assert len(victim._roster.sessions) == 4
             assert toy.is_mesh()
         finally:
             for link in links:
                 link.link.abort()
-        monkeypatch.setattr("fleet.peer.MAX_LINKS", MAX_LINKS)
+        monkeypatch.setattr("fleet.net.roster.MAX_LINKS", MAX_LINKS)
         await finish_honestly(toy, 1, 2)
 
 
@@ -793,7 +793,7 @@ async def test_requests_up_to_the_cap_are_served_and_one_more_is_an_offence(name
         for number in range(5):
             await evil.control.send(Request(big.root, number, (number % 4,)))
         await evil.control.expect(Bitfield)
-        queue = peer.swarm._queues[evil.peer_id]
+        queue = peer.swarm._serving._queues[evil.peer_id]
         await heard(evil)
         taken = 5 - len(queue)
         assert taken < 5  # the link is full
@@ -979,9 +979,9 @@ async def test_a_listener_that_ends_the_session_before_it_accepts_the_bulk_link(
                 if nonce == 2:
                     await end.flush()
                     links[0].link.abort()
-                    peer._sessions[evil.peer_id].end(LinkClosed("gone"))
+                    peer._roster.sessions[evil.peer_id].end(LinkClosed("gone"))
                     await toy.trace.wait_for("neighbour_down", peer.name)
-                    await peer.until(lambda: evil.peer_id not in peer._sessions)
+                    await peer.until(lambda: evil.peer_id not in peer._roster.sessions)
                     if after == "the bulk accept":
                         core.accept()
                         with contextlib.suppress(FleetError):  # who dialled hung up as soon as the session was gone

@@ -185,7 +185,7 @@ async def test_a_join_that_loses_its_link_ends_in_an_error(name: str, monkeypatc
         monkeypatch.setattr("fleet.fleet.HANDSHAKE_SECONDS", 0.05)
         fleet[0].neighbours.clear()
         fleet[1].neighbours.pop(fleet[0].peer_id)
-        fleet[0].neighbours[fleet[1].peer_id] = next(iter(fleet[0]._sessions.values()))
+        fleet[0].neighbours[fleet[1].peer_id] = next(iter(fleet[0]._roster.sessions.values()))
         with pytest.raises(DeadlineExceeded, match="lost its link"):
             await fleet.join()
 
@@ -222,8 +222,8 @@ async def test_a_peer_restarts_while_its_neighbours_are_down_and_they_find_it(na
 async def test_a_join_that_fails_for_good_raises_what_the_dial_did(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with Fleet(2, name) as fleet:
         monkeypatch.setattr("fleet.fleet.HANDSHAKE_SECONDS", 0.05)
-        fleet[0]._ban(fleet[1].peer_id, "lied")
-        await fleet[1].until(lambda: not fleet[1]._sessions)
+        fleet[0]._roster.ban(fleet[1].peer_id, "lied")
+        await fleet[1].until(lambda: not fleet[1]._roster.sessions)
         with pytest.raises(LinkClosed, match="banned: lied"):
             await fleet.join()
 

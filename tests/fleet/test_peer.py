@@ -89,7 +89,7 @@ async def both_up(a: Peer, b: Peer) -> None:
             for peer in (a, b):
 
                 async def change(peer: Peer = peer) -> None:
-                    await peer._changed.wait()
+                    await peer._roster.changed()
                     nursery.cancel_scope.cancel()
 
                 nursery.start_soon(change)
@@ -145,7 +145,7 @@ async def test_a_simultaneous_dial_leaves_one_session(name: str, seed: int) -> N
                 nursery.start_soon(dial, a, b, rng.randrange(12))
                 nursery.start_soon(dial, b, a, rng.randrange(12))
         await both_up(a, b)
-        assert len(a._sessions) == len(b._sessions) == 1
+        assert len(a._roster.sessions) == len(b._roster.sessions) == 1
         assert found == {a.peer_id: a.neighbours[b.peer_id], b.peer_id: b.neighbours[a.peer_id]}
         assert a.neighbours[b.peer_id].dialled != b.neighbours[a.peer_id].dialled
         assert w.trace.of("banned") == []
@@ -170,12 +170,12 @@ async def test_nobody_answers(name: str) -> None:
             address = gone.address
         with pytest.raises(LinkBroken):
             await a.connect(address, gone.peer_id)
-        assert not a._sessions
+        assert not a._roster.sessions
 
 
 @guarded
 async def test_somebody_accepts_and_says_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleet.peer.HANDSHAKE_SECONDS", 0.05)
+    monkeypatch.setattr("fleet.net.dialler.HANDSHAKE_SECONDS", 0.05)
     async with world(name) as w:
         a = await w.start(0)
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
@@ -207,7 +207,7 @@ async def test_a_banned_peer_is_neither_dialled_nor_let_in(name: str, banner: in
     async with world(name) as w:
         peers = [await w.start(0), await w.start(1)]
         here, there = peers[banner], peers[1 - banner]
-        here._ban(there.peer_id, "lied")
+        here._roster.ban(there.peer_id, "lied")
         with pytest.raises(LinkClosed, match="banned: lied"):
             await here.connect(there.address, there.peer_id)
         with pytest.raises((LinkClosed, LinkBroken)):
@@ -219,7 +219,7 @@ async def test_a_banned_peer_is_neither_dialled_nor_let_in(name: str, banner: in
 @pytest.mark.parametrize("full", [0, 1])
 @guarded
 async def test_neighbours_up_to_the_cap(name: str, full: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleet.peer.MAX_LINKS", 4)
+    monkeypatch.setattr("fleet.net.roster.MAX_LINKS", 4)
     async with world(name) as w:
         hub, *others = [await w.start(index) for index in range(4)]
         for other in others[:2]:
@@ -229,7 +229,7 @@ async def test_neighbours_up_to_the_cap(name: str, full: int, monkeypatch: pytes
             await dialler.connect(target.address, target.peer_id)
         assert set(hub.neighbours) == {other.peer_id for other in others[:2]}
         hub.neighbours[others[0].peer_id].end(LinkClosed("makes room"))
-        await hub.until(lambda: len(hub._sessions) == 1)
+        await hub.until(lambda: len(hub._roster.sessions) == 1)
         await others[2].connect(hub.address, hub.peer_id)
         await both_up(hub, others[2])
 
@@ -268,8 +268,8 @@ async def test_ending_while_messages_are_on_their_way_is_still_a_goodbye(name: s
             neighbour.end(LinkClosed("bye"))
             down = await w.trace.wait_for("neighbour_down", b.name, count=turns + 1)
             assert down.fields["reason"] == f"{a.peer_id.short} said goodbye: bye"
-            await b.until(lambda: not b._sessions)
-            await a.until(lambda: not a._sessions)
+            await b.until(lambda: not b._roster.sessions)
+            await a.until(lambda: not a._roster.sessions)
         assert w.trace.of("banned") == []
 
 
@@ -320,12 +320,12 @@ async def test_a_restarted_peer_replaces_its_stale_session(name: str, dialler: i
             stale = survivor.neighbours[before.peer_id]
             after = await w.start(1)
             assert after.peer_id == before.peer_id
-            assert after._incarnation != before._incarnation
+            assert after._local.incarnation != before._local.incarnation
             if dialler == 1:
                 await after.connect(survivor.address, survivor.peer_id)
             else:
                 stale.end(LinkBroken("lost"))
-                await survivor.until(lambda: not survivor._sessions)
+                await survivor.until(lambda: not survivor._roster.sessions)
                 await survivor.connect(after.address, after.peer_id)
             await both_up(survivor, after)
             assert stale.reason is not None
@@ -348,7 +348,7 @@ async def test_a_link_that_only_one_side_saw_end_is_dialled_again(name: str, dro
             kept = lost.control, lost.bulk
             lost.control, lost.bulk = DeadLink(), DeadLink()  # type: ignore[assignment]
             lost.end(LinkBroken("lost without a word"))
-            await here.until(lambda: there.peer_id not in here._sessions)
+            await here.until(lambda: there.peer_id not in here._roster.sessions)
             assert there.neighbours[here.peer_id] is believed
             again = await here.connect(there.address, there.peer_id if named else None)
             await both_up(here, there)
@@ -358,8 +358,8 @@ async def test_a_link_that_only_one_side_saw_end_is_dialled_again(name: str, dro
                 assert link is not None
                 link.abort()
             again.end(LinkClosed("next"))
-            await there.until(lambda: not there._sessions)
-            await here.until(lambda: not here._sessions)
+            await there.until(lambda: not there._roster.sessions)
+            await here.until(lambda: not here._roster.sessions)
         assert not here.banned
         assert not there.banned
 
@@ -407,7 +407,7 @@ async def test_peers_that_stop_in_the_middle_of_a_handshake_leave_nothing_behind
                         await trio.lowlevel.checkpoint()
                     scope.cancel()
             while a.neighbours:
-                await a._changed.wait()
+                await a._roster.changed()
 
 
 def _target(a: Peer, b: Peer, turns: int) -> tuple[str, PeerId]:
@@ -444,7 +444,7 @@ async def test_a_listener_that_is_closed_under_an_accept_ends_the_accepting() ->
 
     async with world("tcp") as w:
         peer = await w.start(0)
-        await peer._accept_links(Closed())
+        await peer._handshakes.accept_links(Closed())
 
 
 @guarded
@@ -453,7 +453,7 @@ async def test_a_peer_stops_while_a_neighbour_is_half_up(name: str) -> None:
         a = await w.start(0)
         half = trio.Event()
         b = w.make(1)
-        initiate = b._initiate
+        initiate = b._handshakes.initiate
 
         async def only_control(*args: object, **kwargs: object) -> object:
             if args[1] is Purpose.BULK:
@@ -462,13 +462,13 @@ async def test_a_peer_stops_while_a_neighbour_is_half_up(name: str) -> None:
                 await trio.sleep_forever()
             return await initiate(*args, **kwargs)  # type: ignore[arg-type]
 
-        b._initiate = only_control  # type: ignore[method-assign, assignment]
+        b._handshakes.initiate = only_control  # type: ignore[method-assign, assignment]
         with trio.CancelScope() as scope:
             async with b.running(), trio.open_nursery() as nursery:
                 nursery.start_soon(b.connect, a.address, a.peer_id)
                 await half.wait()
                 scope.cancel()
-        await a.until(lambda: not a._sessions or b.peer_id in a._sessions)
+        await a.until(lambda: not a._roster.sessions or b.peer_id in a._roster.sessions)
         assert not a.neighbours
 
 
@@ -503,7 +503,7 @@ async def test_a_kept_neighbour_that_is_lost_is_dialled_again(name: str, keeper:
             await lost.ended.wait()
             await both_up(a, b)
             assert a.neighbours[b.peer_id] is not lost
-            assert len(a._sessions) == len(b._sessions) == 1
+            assert len(a._roster.sessions) == len(b._roster.sessions) == 1
         diallers = {event.peer for event in w.trace.of("redial")}
         assert diallers <= {"dialler": {a.name}, "dialled": {b.name}, "both": {a.name, b.name}}[keeper]
         assert w.trace.of("banned") == []
@@ -548,7 +548,7 @@ async def test_a_hello_with_an_address_of_nonsense_harms_nobody(name: str, addre
         async with w.make(1).running() as b:
             a.keep(b.address, b.peer_id)
             await both_up(a, b)
-            a._redials.up(b.peer_id, address, trio.current_time())
+            a._dialler._redials.up(b.peer_id, address, trio.current_time())
         await w.trace.wait_for("redial_failed", a.name, count=2)
 
 
@@ -565,8 +565,8 @@ async def test_a_peer_that_stops_while_it_dials_again(name: str) -> None:
                 for _ in range(turns):
                     await trio.lowlevel.checkpoint()
             b.keep(a.address, a.peer_id)  # too late, and no harm
-            while a._sessions:
-                await a._changed.wait()
+            while a._roster.sessions:
+                await a._roster.changed()
 
 
 @guarded
@@ -597,7 +597,7 @@ async def test_a_peer_that_does_not_run_says_so(name: str, tmp_path: Path) -> No
                 await b.share(path)
             with pytest.raises(LocalMisuse, match="not running"):
                 await b.fetch(bytes(32))
-            if b._nursery is None:
+            if b._local.nursery is None:
                 with pytest.raises(LocalMisuse, match="not running"):
                     _ = b.address
                 async with b.running():
@@ -783,8 +783,8 @@ async def test_neighbours_with_artifacts_between_them_that_come_and_go(name: str
                 neighbour.abort()
             else:
                 neighbour.end(LinkClosed("again"))
-            await b.until(lambda: a.peer_id not in b._sessions)
-            await a.until(lambda: b.peer_id not in a._sessions)
+            await b.until(lambda: a.peer_id not in b._roster.sessions)
+            await a.until(lambda: b.peer_id not in a._roster.sessions)
         await b.connect(a.address, a.peer_id)
         await holding.wait()
         assert w.trace.of("banned") == []

@@ -14,8 +14,8 @@ from fleet.errors import FleetError, LinkBroken, LocalMisuse, StorageFailed
 from fleet.fleet import BINDINGS
 from fleet.limits import MAX_ARTIFACTS
 from fleet.sim.disk import Fault, SimDisk
+from fleet.swarm.announcing import Announcing
 from fleet.swarm.piece_store import PieceStore
-from fleet.swarm.transfer import Transfer
 from fleet.wire.messages import Bitfield, Join, Leave, SwarmMessage, WantManifest
 from tests.conformance.links import guarded
 from tests.helpers.hostile import hostile
@@ -475,7 +475,7 @@ async def test_work_on_one_artifacts_files_is_never_done_twice_at_once(
         await share(toy, 0)
         holding = await peer.fetch(ARTIFACT.root)
         gate = Gate(toy.fleet.environment)
-        monkeypatch.setattr(peer.swarm, "_environment", gate)
+        monkeypatch.setattr(peer.swarm._fetching, "_environment", gate)
         await gate.arrived.wait()  # the manifest has come, and the store is being made
         peer.swarm.leave(ARTIFACT.root)
         with pytest.raises(LocalMisuse, match="left"):
@@ -516,7 +516,7 @@ async def test_a_super_seeder_whose_first_offers_nobody_needs_goes_on_to_others(
     without them it offers other pieces after a while."""
     monkeypatch.setattr("fleet.swarm.offers.STALE_SECONDS", 0.05 if not news else 1e9)
     if not news:
-        monkeypatch.setattr(Transfer, "_elsewhere_untrusted", lambda *_: None)
+        monkeypatch.setattr(Announcing, "elsewhere_untrusted", lambda *_: None)
     async with toy_fleet(2, name) as toy:
         preload(toy.disks[1], list(range(31)))
         holding = await toy.fleet[1].fetch(ARTIFACT.root)
@@ -534,7 +534,7 @@ async def test_what_is_offered_while_the_store_is_reopened_is_not_lost(
         preload(toy.disks[1], list(range(8)))
         swarm = toy.fleet[1].swarm
         gate = Gate(toy.fleet.environment)
-        monkeypatch.setattr(swarm, "_environment", gate)
+        monkeypatch.setattr(swarm._fetching, "_environment", gate)
         offered = trio.Event()
         handle = swarm.handle_untrusted
 
@@ -567,7 +567,7 @@ async def test_a_manifest_that_arrives_while_the_store_is_reopened_waits(
     async with toy_fleet(2, name) as toy:
         preload(toy.disks[1], list(range(8)))
         gate = Gate(toy.fleet.environment)
-        monkeypatch.setattr(toy.fleet[1].swarm, "_environment", gate)
+        monkeypatch.setattr(toy.fleet[1].swarm._fetching, "_environment", gate)
         found: list[Holding] = []
 
         async def fetch() -> None:

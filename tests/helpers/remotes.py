@@ -11,6 +11,7 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 from blake3 import blake3
@@ -19,7 +20,8 @@ from fleet.errors import PeerViolation
 from fleet.identity.keys import PeerId
 from fleet.limits import MAX_REQUESTS_PER_LINK
 from fleet.swarm.bitfield import to_wire
-from fleet.swarm.download import Download, Effect, Finished, Incoming, ManifestFound, Say, TimedOut
+from fleet.swarm.download import Download
+from fleet.swarm.effects import Effect, Finished, ManifestFound, Say, TimedOut
 from fleet.swarm.manifest import Manifest, page
 from fleet.wire.messages import (
     Bitfield,
@@ -35,6 +37,9 @@ from fleet.wire.messages import (
     Unchoke,
     WantManifest,
 )
+
+if TYPE_CHECKING:
+    from fleet.swarm.pens import Incoming
 
 PIECE = 64
 

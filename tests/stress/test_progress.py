@@ -8,7 +8,8 @@ import pytest
 import trio
 from rich.console import Console
 
-from stress.harness.progress import MAX_BARS, MAX_NAMED, Progress
+from fleet.sim import guard
+from stress.harness.progress import EVENTS_PER_LOOK, MAX_BARS, MAX_NAMED, Progress
 
 
 def console(*, terminal: bool) -> Console:
@@ -72,11 +73,40 @@ async def test_a_stalled_peer_has_its_trace_printed_once_for_each_stall(autojump
     ]
 
 
+async def test_a_simulated_run_has_its_lines_by_the_real_clock(autojump_clock, monkeypatch):
+    real = 100.0
+    monkeypatch.setattr(guard, "real_seconds", lambda: real)
+    progress = Progress("toy", console=console(terminal=False), tail=lambda _peer: ["not on a virtual clock"])
+    progress.track("peer-1", 10)
+    with progress.by_events() as tick:
+        for _ in range(12):  # of 2 real and 100 virtual seconds each
+            await trio.sleep(100)
+            real += 2
+            for _ in range(EVENTS_PER_LOOK):
+                tick()
+    assert printed(progress) == [
+        "toy: 500.000 virtual s in 10 s, starting, 0% done: peer-1 0/10",
+        "toy: 1000.000 virtual s in 20 s, starting, 0% done: peer-1 0/10",
+    ]
+
+
+async def test_a_simulated_run_looks_at_the_real_clock_once_in_many_events(autojump_clock, monkeypatch):
+    progress = Progress("toy", console=console(terminal=False))
+    with progress.by_events() as tick:
+        monkeypatch.setattr(guard, "real_seconds", lambda: pytest.fail("looked"))
+        for _ in range(EVENTS_PER_LOOK - 1):
+            tick()
+
+
 @pytest.mark.parametrize("terminal", [True, False])
 async def test_quiet_prints_nothing_but_what_must_be_said(autojump_clock, terminal):
     progress = Progress("toy", console=console(terminal=terminal), quiet=True)
     progress.track("peer-1", 10)
     await run_for(progress, 100)
+    progress.announce("audit")
+    with progress.by_events() as tick:
+        for _ in range(EVENTS_PER_LOOK):
+            tick()
     assert printed(progress) == []
     progress.say("interrupted; [bold] is no markup")
     assert printed(progress) == ["interrupted; [bold] is no markup"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -14,19 +15,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from fleet.errors import PeerViolation
 from fleet.identity.keys import PeerId
 from fleet.swarm.bitfield import to_wire
-from fleet.swarm.download import (
-    MANIFEST_TIMEOUT,
-    MAX_COPIES,
-    RETRY_SECONDS,
-    Download,
-    Effect,
-    Finished,
-    Incoming,
-    ManifestFound,
-    Say,
-    TimedOut,
-)
+from fleet.swarm.download import Download
+from fleet.swarm.effects import Effect, Finished, ManifestFound, Say, TimedOut
+from fleet.swarm.endgame import MAX_COPIES
 from fleet.swarm.manifest import page
+from fleet.swarm.manifest_search import MANIFEST_TIMEOUT
+from fleet.swarm.refusals import RETRY_SECONDS
 from fleet.wire.messages import (
     Bitfield,
     Cancel,
@@ -56,6 +50,9 @@ from tests.helpers.remotes import (
     World,
     artifact,
 )
+
+if TYPE_CHECKING:
+    from fleet.swarm.pens import Incoming
 
 A, B, C = (PeerId(bytes([n]) * 32) for n in (1, 2, 3))
 
@@ -613,7 +610,7 @@ def test_a_neighbour_that_answers_is_asked_before_one_that_did_not() -> None:
     for peer in (A, B):
         bench.download.neighbour_up(peer)
         bench.download.handle_untrusted(peer, Bitfield(bench.root, bench.bits()), 0.0)
-    asked_first = A if bench.download._manifest_from == A else B
+    asked_first = A if bench.download._search.asked == A else B
     other = B if asked_first == A else A
     now = MANIFEST_TIMEOUT
     assert said(bench.download.on_timer(now), other) == [WantManifest(bench.root, 0)]
