@@ -1,0 +1,1 @@
+"""Our own code with one line changed, to see that exploring seeds finds it."""
