@@ -48,7 +48,8 @@ class SwarmChecker:
         self._content = path.read_bytes()
         self._spared: dict[int, int] = {}
         """By peer that crashed and whose disk is as it was: the pieces it held."""
-        self._lost: list[str] = []
+        self._lost: set[int] = set()
+        """Peers that have come back with less than they held."""
         self._origin_leaves = world.rng("origin leaves").random() < _ORIGIN_LEAVES
 
     async def work(self, index: int, done: Callable[[], None]) -> None:
@@ -65,7 +66,7 @@ class SwarmChecker:
         spared = self._spared.pop(index, None)
         holding = await peer.fetch(self._manifest.root)
         if spared is not None and holding.verified < spared:
-            self._lost.append("a crash that spared the disk cost verified pieces")
+            self._lost.add(index)
         self._on_holding(index, holding)
         await holding.wait()
         done()
@@ -74,7 +75,7 @@ class SwarmChecker:
     def inspect(self, index: int) -> list[str]:
         """See the module."""
         peer = self._fleet[index]
-        wrong = list(self._lost)
+        wrong = ["a crash that spared the disk cost verified pieces"] if index in self._lost else []
         holding = peer.swarm.holdings.get(self._manifest.root)
         if index != ORIGIN and holding is not None and holding.store is not None:
             wrong += self._compare(index, holding)

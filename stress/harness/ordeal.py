@@ -114,6 +114,7 @@ class Ordeal:
         if scope.cancelled_caught:
             self._world.history.record("phase", "", name="late")
             self._note_failure("", "the work was not done in time")
+            self._context.state.extend(self._context.describe_state())  # while the peers still live
             raise DeadlineExceeded(f"the work was not done {seconds:g} s after everything was healed")
         self._world.history.record("phase", "", name="converged")
 

@@ -100,7 +100,7 @@ def test_two_peers_that_dial_each_other_at_once_settle_on_one_link(seed: int) ->
                     nursery.start_soon(connect, b, a)
             await within(1, lambda: one_link(a, b))
             assert failed == []
-            assert len(a._sessions) == len(b._sessions) == 1
+            assert len(a._roster.sessions) == len(b._roster.sessions) == 1
         assert between(events, "banned") == []
         assert not any("belongs to no session" in reason for reason in failed_handshakes(events))
 
@@ -139,11 +139,11 @@ def test_a_bulk_link_is_dialled_no_longer_than_its_session_lives() -> None:
             a, b = fleet.peers
 
             async def end() -> None:
-                while b.peer_id not in a._sessions:  # noqa: ASYNC110 - in virtual time
+                while b.peer_id not in a._roster.sessions:  # noqa: ASYNC110 - in virtual time
                     await trio.sleep(0.001)
                 world.network.partition([a.name], [b.name])
                 await trio.sleep(0.2)
-                a._sessions[b.peer_id].end(LinkClosed("gone"))
+                a._roster.sessions[b.peer_id].end(LinkClosed("gone"))
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(end)
@@ -164,7 +164,7 @@ def test_a_bulk_link_whose_control_link_never_comes_is_refused_with_it(seed: int
             low.let_go(high.peer_id)
             high.let_go(low.peer_id)
             low.kill()
-            await within(5, lambda: not low._sessions and not high._sessions)
+            await within(5, lambda: not low._roster.sessions and not high._roster.sessions)
 
             async def cut() -> None:
                 await trio.sleep(0.2 + 0.03 * seed)
@@ -179,11 +179,13 @@ def test_a_bulk_link_whose_control_link_never_comes_is_refused_with_it(seed: int
                 except FleetError:
                     assert trio.current_time() - started <= HANDSHAKE_SECONDS + 1
             world.network.heal()
-            await within(LIVENESS_SECONDS * 2, lambda: one_link(low, high) or not (low._sessions or high._sessions))
+            await within(
+                LIVENESS_SECONDS * 2, lambda: one_link(low, high) or not (low._roster.sessions or high._roster.sessions)
+            )
             await low.connect(high.address, high.peer_id)
             await within(5, lambda: one_link(low, high))
-            assert not high._shaking
-            assert not low._shaking
+            assert not high._handshakes._shaking
+            assert not low._handshakes._shaking
 
     simulate(lose, seed=seed, path=Path(latency=Constant(0.1)))
 
@@ -227,7 +229,7 @@ def test_a_partition_that_heals_leaves_one_fleet(seed: int) -> None:
             await within(BACK_SECONDS, lambda: whole(fleet))
             await trio.sleep(LIVENESS_SECONDS)
             assert whole(fleet)
-            assert all(len(peer._sessions) == 7 for peer in fleet.peers)
+            assert all(len(peer._roster.sessions) == 7 for peer in fleet.peers)
 
     simulate(split, seed=seed, path=ROUGH)
 
@@ -405,8 +407,8 @@ def test_all_tasks_of_a_peer_belong_to_its_process() -> None:
             await fleet.restart(2)
             assert current_host.get() is None
             for peer in fleet.peers:
-                assert peer._nursery is not None
-                tasks = list(peer._nursery.child_tasks)
+                assert peer._local.nursery is not None
+                tasks = list(peer._local.nursery.child_tasks)
                 assert len(tasks) > 4
                 while tasks:
                     task = tasks.pop()
@@ -472,7 +474,7 @@ def test_a_neighbour_that_is_let_go_or_banned_stays_away() -> None:
             for a, b in ((0, 1), (1, 0)):
                 fleet[a].let_go(fleet[b].peer_id)
             await both_down(fleet, 0, 1)
-            fleet[0]._ban(fleet[2].peer_id, "lied")
+            fleet[0]._roster.ban(fleet[2].peer_id, "lied")
             await both_down(fleet, 0, 2)
             await trio.sleep(10 * LONGEST_SECONDS)
             assert not fleet[0].neighbours

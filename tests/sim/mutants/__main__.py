@@ -1,4 +1,7 @@
-"""Explore with a mutant: ``python -m tests.sim.mutants NAME [options of stress.explore]``. No name lists them."""
+"""Run with a mutant: ``python -m tests.sim.mutants NAME explore|run [options]``; without a name, list the mutants.
+
+``explore`` is ``stress.explore``, whose workers carry the mutant too; ``run`` is one run, for its report.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,24 @@ import sys
 import click
 
 from stress import explore
-from stress.harness.options import invoke
+from stress.content_swarm import SCENARIO
+from stress.harness.options import EXIT_MISUSE, invoke
+from stress.harness.run import run_scenario
 from tests.sim.mutants.apply import applied
 from tests.sim.mutants.table import MUTANTS
 
 
 def main(argv: list[str]) -> int:
-    """Explore with the mutant that the first argument names."""
-    chosen = next((mutant for mutant in MUTANTS if argv and mutant.name == argv[0]), None)
-    if chosen is None:
-        click.echo("\n".join(f"{mutant.name:22}{mutant.what}" for mutant in MUTANTS))
-        return 0 if not argv else 3
-    with applied(chosen):
-        return invoke(explore.COMMAND, [*argv[1:], *chosen.exploration()])
+    """Explore or run with the mutant that the first argument names."""
+    match argv:
+        case [name, "explore" | "run" as what, *rest] if named := [each for each in MUTANTS if each.name == name]:
+            with applied(named[0]):
+                if what == "explore":
+                    return invoke(explore.COMMAND, [*rest, *named[0].exploration()])
+                return run_scenario(SCENARIO, rest)
+        case _:
+            click.echo("\n".join(f"{mutant.name:22}{mutant.what}" for mutant in MUTANTS))
+            return EXIT_MISUSE if argv else 0
 
 
 if __name__ == "__main__":

@@ -65,9 +65,9 @@ MUTANTS: Final = (
     Mutant(
         "old-nonce",
         "a session is accepted with the nonce of an earlier one",
-        "fleet.peer",
-        "        nonce = self._environment.entropy(NONCE_SIZE)\n",
-        '        nonce = self._environment.rng("nonce", self.index).randbytes(NONCE_SIZE)\n',
+        "fleet.net.handshakes",
+        "        nonce = self._local.environment.entropy(NONCE_SIZE)\n",
+        '        nonce = self._local.environment.rng(f"nonce {self._local.name}", 0).randbytes(NONCE_SIZE)\n',
         finds="the nonce of an earlier one",
     ),
     Mutant(
