@@ -8,10 +8,8 @@ deadline and signals, judgement, report. Which exit code a failure has follows f
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import datetime
-import json
 import os
 import shutil
 import signal
@@ -22,7 +20,7 @@ import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
 import click
 import trio
@@ -36,21 +34,19 @@ from fleet.errors import (
     LocalMisuse,
     StorageFailed,
 )
-from fleet.sim.world import World, simulate
 from stress.harness import options
+from stress.harness.bindings import run_on_binding
 from stress.harness.bounds import Check, Metric, Number, Verdict, judge, load_bounds, run_verdict
+from stress.harness.events import EventLog
 from stress.harness.lag import LoopLag
 from stress.harness.progress import Progress
-from stress.harness.report import build_report, plain, render_html, render_text, to_text, write_atomically
-from stress.harness.simulated import audit, check_simulation, disturbance, links_of, simulation_options
-from stress.harness.space_time import SpaceTime
+from stress.harness.report import build_report, render_html, render_text, to_text, write_atomically
+from stress.harness.simulated import audit, check_simulation, disturbance, simulation_options
 
 if TYPE_CHECKING:
-    from fleet.sim.history import Event, History
+    from fleet.sim.world import World
     from stress.harness.plots import Figure
 
-TRACE_TAIL: Final = 64
-"""Events kept in memory for each peer, for the trace of one that stalls."""
 _SIGNAL_EXITS: Final = {
     signal.SIGINT: options.EXIT_INTERRUPTED,
     signal.SIGTERM: options.EXIT_TERMINATED,
@@ -61,66 +57,6 @@ _MAX_WIDTH: Final = 120
 
 Main: TypeAlias = Callable[[], Awaitable[None]]
 Runner: TypeAlias = Callable[["Context", Main], None]
-
-
-def _run_on_binding(context: Context, main: Main) -> None:
-    """On the machine's clock and sockets or, for the binding ``sim``, in a simulated world."""
-    if context.binding != "sim":
-        try:
-            trio.run(context.lag.beside, main)
-        finally:
-            context.metrics.update(context.lag.metrics())
-            context.summary.append(context.lag.told())
-        return
-    picture = SpaceTime()
-    disturbed = bool(context.args["faults"])
-    with context.progress.by_events() as tick:
-
-        def log(event: Event) -> None:
-            context.events.emit(event.time, event.peer, event.kind, **dict(event.fields))
-            if disturbed:
-                picture.note(event)
-            tick()
-
-        try:
-            simulated(context, main, log)
-        finally:
-            if disturbed:
-                context.figures.append(picture.figure(context.failed_at))
-
-
-def simulated(context: Context, main: Main, sink: Callable[[Event], None] | None) -> None:
-    """Run ``main`` in a simulated world, whose events go to ``sink``, and note in ``context`` what the run came to."""
-    world: World | None = None
-
-    async def within(made: World) -> None:
-        nonlocal world
-        world = context.world = made
-        try:
-            await main()
-        finally:
-            context.metrics["virtual_seconds"] = trio.current_time()
-
-    path, rates = links_of(context.args)
-    deadline = 2 * context.args["deadline_seconds"]  # the harness's own comes first, with its report
-    started = time.perf_counter()
-    try:
-        simulate(within, seed=context.seed, path=path, rates=rates, deadline=deadline, sink=sink)
-    finally:
-        if world is not None:
-            _note_simulation(context, world.history, time.perf_counter() - started)
-
-
-def _note_simulation(context: Context, history: History, real: float) -> None:
-    virtual = context.metrics.get("virtual_seconds", 0.0)
-    assert isinstance(virtual, float | int)  # noqa: S101 - noted above
-    context.parameters["replays"] = 1
-    context.metrics["virtual_over_real_seconds"] = virtual / real
-    context.details["simulation"] = {"trace_hash": history.digest, "events": history.count}
-    context.summary.append(
-        f"simulated: {virtual:.3f} virtual seconds in {real:.2f} real ones ({virtual / real:.3g} a second), "
-        f"{history.count:,} events, trace hash {history.digest[:16]}"
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +77,7 @@ class Scenario:
     shrinkable: Mapping[str, int] = field(default_factory=dict)
     """Options that make a run smaller, by name without dashes, and their least values: what explore reduces."""
     check_arguments: Callable[[Mapping[str, Any]], None] | None = None
-    runner: Runner = _run_on_binding
+    runner: Runner = run_on_binding
 
     @property
     def module(self) -> str:
@@ -182,69 +118,6 @@ class Context:
     """Virtual time, peer and words of the first failure under faults, for the picture."""
     state: list[str] = field(default_factory=list)
     """What ``describe_state`` said when the deadline passed."""
-
-
-class EventLog:
-    """Writes ``events.jsonl``: on each line a JSON object with ``time``, ``peer``, ``kind`` and the event's own fields.
-
-    Each peer's last 64 events stay in memory for ``tail``. The file is buffered; ``close`` writes the rest, and raises
-    ``StorageFailed`` when the disk refused any of it.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("w", encoding="utf-8", errors="backslashreplace", buffering=1 << 20)
-        self._encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False, default=str).encode
-        self._tails: dict[str | int, collections.deque[str]] = {}
-        self._failure: StorageFailed | None = None
-
-    def emit(self, time: float, peer: str | int, kind: str, **fields: object) -> None:
-        """Log one event of ``peer`` at ``time``, in seconds of ``trio.current_time()`` or since the run's start.
-
-        ``peer`` is the name that progress tracks it by, so that a stalled one's trace is found.
-        """
-        event = {"time": time, "peer": peer, "kind": kind, **fields}
-        try:
-            line = self._encode(event)
-        except (ValueError, TypeError):  # a NaN, or a key that is no text: rare, so only then the slow way
-            line = self._encode(plain(event))
-        tail = self._tails.get(peer)
-        if tail is None:
-            tail = self._tails[peer] = collections.deque(maxlen=TRACE_TAIL)
-        tail.append(line)
-        if self._failure is None:
-            try:
-                self._file.write(f"{line}\n")
-            except OSError as error:
-                self._failure = self._refused(error)  # for ``close``: the peers who emit must not break for it
-
-    def tail(self, peer: str | int) -> list[str]:
-        """The JSON lines of the last events of ``peer``, oldest first."""
-        return list(self._tails.get(peer, ()))
-
-    def flush(self) -> None:
-        """Write what is buffered; what the disk refuses is told by ``close``."""
-        with contextlib.suppress(OSError):
-            self._file.flush()
-
-    def close(self) -> None:
-        """Write what is buffered and close the file; safe to call twice."""
-        try:
-            self._file.close()
-        except OSError as error:
-            self._failure = self._failure or self._refused(error)
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
-            raise failure
-
-    def _refused(self, error: OSError) -> StorageFailed:
-        reason = error.strerror or str(error)
-        return StorageFailed(f"cannot write {self._file.name} ({reason}): free some space or choose another --out")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self.close()
 
 
 def main(scenario: Scenario) -> NoReturn:

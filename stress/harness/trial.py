@@ -21,9 +21,11 @@ import click
 import fleet
 from fleet.errors import FleetError, LimitExceeded, LocalMisuse, StorageFailed
 from stress.harness import options
+from stress.harness.bindings import simulated
 from stress.harness.bounds import Check, Verdict, judge, load_bounds, run_verdict
+from stress.harness.events import EventLog
 from stress.harness.progress import Progress
-from stress.harness.run import Context, EventLog, checked_arguments, command_of, execute, leaves, simulated
+from stress.harness.run import Context, checked_arguments, command_of, execute, leaves
 from stress.harness.simulated import disturbance
 
 if TYPE_CHECKING:

@@ -23,9 +23,10 @@ import stress
 from fleet.errors import StorageFailed
 from fleet.sim import guard
 from stress.harness import options, run
+from stress.harness.events import EventLog
 from stress.harness.lag import PERIOD_SECONDS, LoopLag
 from stress.harness.progress import Progress
-from stress.harness.run import EventLog, run_scenario
+from stress.harness.run import run_scenario
 from tests.stress import toy_scenario
 
 BOUNDS = Path(stress.__file__).parent.parent / "srad_bounds.toml"
