@@ -50,6 +50,9 @@ class SwarmChecker:
         """By peer that crashed and whose disk is as it was: the pieces it held."""
         self._lost: set[int] = set()
         """Peers that have come back with less than they held."""
+        self._leaving = trio.Event()
+        self._leaving.set()
+        """Unset while the origin says its goodbyes."""
         self._origin_leaves = world.rng("origin leaves").random() < _ORIGIN_LEAVES
 
     async def work(self, index: int, done: Callable[[], None]) -> None:
@@ -107,7 +110,7 @@ class SwarmChecker:
 
     async def healed(self) -> None:
         """Bring the origin back when it left and a piece has been lost since."""
-        await trio.lowlevel.checkpoint()
+        await self._leaving.wait()
         if not self._fleet.running(ORIGIN) and not self._others_hold_all():
             origin = await self._fleet.start(ORIGIN)
             await origin.share(self._path, self._manifest.piece_size)
@@ -120,13 +123,19 @@ class SwarmChecker:
             pause = min(longest, 1.1 * pause)
         if self._fleet.running(ORIGIN):
             self._world.history.record("origin_leaves", f"peer-{ORIGIN}")
-            await self._fleet.stop(ORIGIN)
+            self._leaving = trio.Event()
+            try:
+                await self._fleet.stop(ORIGIN)
+            finally:
+                self._leaving.set()
 
     def _others_hold_all(self) -> bool:
         """Whether the running fetchers have every piece between them."""
         between_them = np.zeros(self._manifest.pieces, np.bool_)
         for index in range(1, len(self._fleet)):
+            if not self._fleet.running(index):
+                continue
             holding = self._fleet[index].swarm.holdings.get(self._manifest.root)
-            if self._fleet.running(index) and holding is not None and holding.store is not None:
+            if holding is not None and holding.store is not None:
                 between_them |= holding.store.have
         return bool(between_them.all())

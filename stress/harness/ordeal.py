@@ -125,6 +125,7 @@ class Ordeal:
     async def _live(self, index: int, scope: trio.CancelScope) -> None:
         with scope:
             while True:
+                await trio.lowlevel.checkpoint()  # it may have gone down before this task ran
                 try:
                     await self._checker.work(index, self._done[index].set)
                     return
