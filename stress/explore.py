@@ -11,8 +11,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import functools
-import importlib
-import importlib.util
 import json
 import os
 import shlex
@@ -38,7 +36,7 @@ from stress.harness.findings import build_report, render_text
 from stress.harness.options import build_command, invoke, option
 from stress.harness.progress import LINE_SECONDS
 from stress.harness.report import to_text, write_atomically
-from stress.harness.run import Scenario, checked_arguments, command_of
+from stress.harness.run import Scenario, checked_arguments, command_of, find_scenario
 from stress.harness.trial import Trial, trial
 from stress.harness.workers import LIMIT_SECONDS, Pool
 
@@ -65,17 +63,6 @@ Examples:
       --faults crash=2,partition=1,clog=3,pause=1,skew_ms=200,disk=torn --max-failures 10 --shrink
   python -m stress.explore content_swarm --peers 8 --pieces 16 --loss 0.05 --format json | jq .groups
 """
-
-
-def find_scenario(name: str) -> Scenario:
-    """The scenario of ``python -m stress.NAME``; raises ``LocalMisuse`` unless there is one that can be simulated."""
-    known = name.isidentifier() and importlib.util.find_spec(f"stress.{name}") is not None
-    scenario = getattr(importlib.import_module(f"stress.{name}"), "SCENARIO", None) if known else None
-    if not isinstance(scenario, Scenario):
-        raise LocalMisuse(f"there is no scenario {name!r}: name one as in python -m stress.explore content_swarm")
-    if "sim" not in scenario.bindings:
-        raise LocalMisuse(f"{name} cannot be simulated, so there is nothing to explore: run python -m stress.{name}")
-    return scenario
 
 
 def perform(name: str, job: Job) -> Trial | LocalMisuse:
@@ -176,6 +163,8 @@ def _run(context: click.Context) -> int:
 def _explore(params: Mapping[str, Any]) -> int:
     name, rest = params["scenario"], params["rest"]
     scenario = find_scenario(name)
+    if "sim" not in scenario.bindings:
+        raise LocalMisuse(f"{name} cannot be simulated, so there is nothing to explore: run python -m stress.{name}")
     args = check_options(scenario, rest)
     seeds = range(params["first_seed"], params["first_seed"] + params["seeds"])
     now = datetime.datetime.now(datetime.UTC)

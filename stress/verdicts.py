@@ -7,7 +7,6 @@ what decides it (a processor's time, say), or one of the bindings has a fault.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -20,8 +19,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from fleet.errors import LocalMisuse
 from stress.harness.options import EXIT_MISUSE, build_command, invoke, option
+from stress.harness.run import checked_arguments, command_of, find_scenario
 
 BINDINGS: Final = ("sim", "tcp", "tls")
 _JUDGED: Final = ("PASS", "FAIL", "INCONCLUSIVE")
@@ -86,8 +85,10 @@ def _cell(row: Mapping[str, Any] | None) -> str:
 
 def _run(context: click.Context) -> int:
     scenario: str = context.params["scenario"]
-    if not scenario.isidentifier() or importlib.util.find_spec(f"stress.{scenario}") is None:
-        raise LocalMisuse(f"there is no scenario {scenario!r}: name one as in python -m stress.content_swarm")
+    command = command_of(find_scenario(scenario), lambda _: 0)
+    for binding in context.params["bindings"]:  # what one of them would refuse, before any of them runs
+        with command.make_context(command.name, [*context.params["rest"], "--binding", binding]) as parsed:
+            checked_arguments(find_scenario(scenario), parsed)
     reports: dict[str, Mapping[str, Any]] = {}
     worst = 0
     with tempfile.TemporaryDirectory(prefix="peerfleet-verdicts-") as folder:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import importlib
+import importlib.util
 import os
 import shutil
 import signal
@@ -118,6 +120,15 @@ class Context:
     """Virtual time, peer and words of the first failure under faults, for the picture."""
     state: list[str] = field(default_factory=list)
     """What ``describe_state`` said when the deadline passed."""
+
+
+def find_scenario(name: str) -> Scenario:
+    """The scenario of ``python -m stress.NAME``; raises ``LocalMisuse`` where there is none."""
+    known = name.isidentifier() and importlib.util.find_spec(f"stress.{name}") is not None
+    scenario = getattr(importlib.import_module(f"stress.{name}"), "SCENARIO", None) if known else None
+    if not isinstance(scenario, Scenario):
+        raise LocalMisuse(f"there is no scenario {name!r}: name one, such as content_swarm")
+    return scenario
 
 
 def main(scenario: Scenario) -> NoReturn:
