@@ -57,7 +57,9 @@ class SimListener:
                 if self._closed:
                     raise LinkClosed(f"the listener at {self.address} is closed")
                 if self._backlog:
-                    return self._backlog.popleft()
+                    link = self._backlog.popleft()
+                    link.listener = None
+                    return link
                 self._accepter = trio.lowlevel.current_task()
                 await trio.lowlevel.wait_task_rescheduled(self._gave_up)
         finally:

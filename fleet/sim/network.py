@@ -159,6 +159,22 @@ class SimNetwork:
         }
         return Statistics(traffic, dict(self._fabric.drops))
 
+    def open_ends(self) -> list[str]:
+        """What processes hold open: links, listeners and sockets, by host."""
+        return [
+            f"{host.name}: {kind} {end}"
+            for host in self._fabric.hosts.values()
+            for kind, ends in (
+                (
+                    "link to",
+                    [link.remote_host.name for link in host.links if not link.closed and link.listener is None],
+                ),
+                ("listener at", list(host.listeners)),
+                ("socket at", list(host.sockets)),
+            )
+            for end in ends
+        ]
+
     # paths and rates
 
     def set_path(self, source: str, target: str, path: Path) -> None:

@@ -81,6 +81,11 @@ class SimLink:
     def channel_peer(self) -> PeerId | None:
         return None
 
+    @property
+    def closed(self) -> bool:
+        """Whether its owner has closed or aborted it."""
+        return self._use.closed
+
     def __repr__(self) -> str:
         return f"SimLink({self.host.name}, {self._use.remote}, {self._number})"
 

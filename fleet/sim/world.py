@@ -86,6 +86,11 @@ class World:
         self._stopped: dict[str, dict[str, None]] = {}
         """By host that takes no step, why."""
 
+    def leftovers(self) -> list[str]:
+        """Files, links, listeners and sockets that are still open: what a fleet that has ended must not leave."""
+        files = [f"{disk.name}: file {name}" for disk in self.disks.values() for name in disk.open_files]
+        return files + self.network.open_ends()
+
     def rng(self, purpose: str, index: int = 0) -> random.Random:
         """A source of chance of its own for each purpose, decided by the seed."""
         return random.Random(derive(self.seed, f"world {purpose}", index))  # noqa: S311 - decided by the seed

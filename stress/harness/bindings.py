@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -15,6 +15,13 @@ from stress.harness.space_time import SpaceTime
 if TYPE_CHECKING:
     from fleet.sim.history import Event, History
     from stress.harness.run import Context, Main
+
+
+_NAMED: Final = 5
+
+
+class LeftOpen(Exception):
+    """A fleet has ended and left something open: a bug of the fleet or of the scenario, never of the network."""
 
 
 def run_on_binding(context: Context, main: Main) -> None:
@@ -54,6 +61,8 @@ def simulated(context: Context, main: Main, sink: Callable[[Event], None] | None
             await main()
         finally:
             context.metrics["virtual_seconds"] = trio.current_time()
+        if left := made.leftovers():
+            raise LeftOpen(f"still open when all peers had ended: {', '.join(left[:_NAMED])}")
 
     path, rates = links_of(context.args)
     deadline = 2 * context.args["deadline_seconds"]  # the harness's own comes first, with its report

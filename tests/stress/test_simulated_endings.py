@@ -41,6 +41,11 @@ async def reads_a_real_clock(_context: Context) -> None:
     time.time()
 
 
+async def leaves_a_file_open(context: Context) -> None:
+    assert context.world is not None
+    context.world.disk("peer-3").open("forgotten", create=True)
+
+
 def ends(run: Callable[[Context], Awaitable[None]], out: Path, *options: str) -> int:
     scenario = Scenario("content_swarm", "A toy.", run, bindings=("sim",))
     return run_scenario(scenario, ["--out", str(out), "--no-audit", "--quiet", *options])
@@ -48,7 +53,11 @@ def ends(run: Callable[[Context], Awaitable[None]], out: Path, *options: str) ->
 
 @pytest.mark.parametrize(
     ("run", "says"),
-    [(keeps_the_loop, "greedy"), (reads_a_real_clock, "reads a real clock")],
+    [
+        (keeps_the_loop, "greedy"),
+        (reads_a_real_clock, "reads a real clock"),
+        (leaves_a_file_open, "peer-3: file forgotten"),
+    ],
 )
 def test_what_a_simulated_run_forbids_is_named_in_one_line(
     run: Callable[[Context], Awaitable[None]],
