@@ -17,10 +17,11 @@ import trio
 from fleet.errors import FleetError, LinkBroken, LinkClosed, PeerViolation
 from fleet.identity.exchange import SECRET_SIZE
 from fleet.limits import HANDSHAKE_SECONDS, MAX_PENDING_HANDSHAKES
+from fleet.net.authentication import Role
 from fleet.net.hello import NONCE_SIZE, Hello, Purpose
 from fleet.net.neighbour import Neighbour
 from fleet.net.roster import DUPLICATE
-from fleet.net.session import Closed, Established, Proved, Received, Role, Session
+from fleet.net.session import Closed, Established, Proved, Received, Session
 
 if TYPE_CHECKING:
     from fleet.identity.keys import PeerId

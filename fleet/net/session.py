@@ -5,11 +5,9 @@ State machine, the same for both sides and for control and bulk links::
     HELLO ──their hello──▶ PROOF ──their proof──▶ PROVED ──Accept──▶ ESTABLISHED ──Close, violation──▶ CLOSED
             (where the channel authenticates, the hello leads straight to PROVED)
 
-The session id is the hash of both hellos, initiator's first. On a channel that proves nothing (TCP) each side signs the
-session id and its role, and both derive keys from the hellos' exchange (``identity.exchange``): every MESSAGES frame
-carries one tag over its number and the whole batch, under a key of this session and direction, so a frame cannot be
-forged, or replayed on another link, in another direction or twice. On TLS the certificate is the proof, the hello's key
-must be the certificate's, and frames carry no tag.
+``authentication`` says who is at the other end. Where it made keys (TCP), every MESSAGES frame carries one tag over its
+number and the whole batch, under the key of its direction, so a frame cannot be forged, or replayed on another link, in
+another direction or twice. On TLS frames carry no tag.
 
 Exactly one link survives a simultaneous dial because exactly one side decides: of a control link the peer with the
 smaller id, of a bulk link the responder. Until its Accept nothing but Accept and Close is taken, so nothing is lost on
@@ -21,15 +19,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from enum import Enum, IntEnum
-from typing import Final, TypeAlias
-
-import blake3
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from fleet.errors import LimitExceeded, LinkBroken, LinkClosed, LocalMisuse, PeerViolation
-from fleet.identity.exchange import SECRET_SIZE, TAG_SIZE, TagKey, exchange_public, session_keys_untrusted
-from fleet.identity.keys import HANDSHAKE_DOMAIN, Identity, PeerId, verify_untrusted
+from fleet.identity.exchange import TAG_SIZE
 from fleet.limits import (
     LIVENESS_SECONDS,
     MAX_CBOR_ITEMS,
@@ -40,6 +35,7 @@ from fleet.limits import (
     MAX_REASON,
     PING_SECONDS,
 )
+from fleet.net.authentication import Authentication, Role
 from fleet.net.hello import Hello, Purpose
 from fleet.wire.frame import FrameKind, FrameReader, control_frame
 from fleet.wire.messages import (
@@ -55,15 +51,11 @@ from fleet.wire.messages import (
     item_count,
 )
 
+if TYPE_CHECKING:
+    from fleet.identity.keys import Identity, PeerId
+
 _BATCH_ROOM: Final = MAX_CONTROL_FRAME - TAG_SIZE - 8
 _BATCH_ITEMS: Final = MAX_CBOR_ITEMS - 1
-
-
-class Role(IntEnum):
-    """Which side dialled."""
-
-    INITIATOR = 0
-    RESPONDER = 1
 
 
 class State(Enum):
@@ -126,28 +118,23 @@ class Session:
         from ``generation_of``. ``channel_peer`` is the identity that an authenticating channel has proved; without
         one frames carry tags, for which ``secret`` gives 32 fresh random bytes.
         """
-        if channel_peer is None:
-            if len(secret) != SECRET_SIZE:
-                raise LocalMisuse(f"a channel that proves no identity needs a secret of {SECRET_SIZE} random bytes")
-            hello = replace(hello, exchange=exchange_public(secret))
         self.peer: PeerId | None = None
-        self.their_hello: Hello | None = None
-        self.session_id = b""
+        """The other side, once proved."""
         self.state = State.HELLO
-        self.messages_dropped = 0
-        self._identity = identity
-        self._role = role
-        self._hello = hello
-        self._channel_peer = channel_peer
-        self._secret = secret
-        self._keys: tuple[TagKey, TagKey] | None = None
-        """By role. Frames carry no tag without."""
-        self._expected = expected_peer
-        self._generation_of = generation_of
         self.decides = False
         """Once proved: whether this side accepts or refuses the link."""
+        self.messages_dropped = 0
+        self._authentication = Authentication(
+            identity,
+            role,
+            hello,
+            secret=secret,
+            channel_peer=channel_peer,
+            expected_peer=expected_peer,
+            generation_of=generation_of,
+        )
         self._reader = FrameReader()
-        self._frames_out: list[bytes] = []
+        self._frames_out = self._authentication.first_frames
         self._outbox: deque[tuple[bytes, int]] = deque()
         self._outbox_size = 0
         self._sent_frames = 0
@@ -155,9 +142,6 @@ class Session:
         self._heard_at = now
         self._ping_at: float | None = None
         self._pings = 0
-        self._hello_bytes = hello.encode()
-        if role is Role.INITIATOR:
-            self._frames_out.append(control_frame(FrameKind.HELLO, self._hello_bytes))
 
     # --- in ---
 
@@ -183,7 +167,8 @@ class Session:
                 self._frame_untrusted(*frame, events)
         except PeerViolation as violation:
             self.state = State.CLOSED
-            violation.peer = self.peer or self._channel_peer  # only a proved peer is to blame, not a claimed key
+            # Only a proved peer is to blame, not a claimed key.
+            violation.peer = self.peer or self._authentication.channel_peer
             raise
         except LinkBroken:
             self.state = State.CLOSED
@@ -195,14 +180,24 @@ class Session:
         return self.state is State.CLOSED
 
     @property
+    def their_hello(self) -> Hello | None:
+        """The other side's, once it has arrived."""
+        return self._authentication.their_hello
+
+    @property
+    def session_id(self) -> bytes:
+        """Empty until both hellos are known."""
+        return self._authentication.session_id
+
+    @property
     def is_control(self) -> bool:
         """Whether this is a control link's session."""
-        return self._hello.purpose is Purpose.CONTROL
+        return self._authentication.hello.purpose is Purpose.CONTROL
 
     @property
     def carries_pieces(self) -> bool:
         """True once a bulk link's handshake is over: what follows is for a ``PieceReader``, beginning with ``rest``."""
-        return self.state is State.ESTABLISHED and self._hello.purpose is Purpose.BULK
+        return self.state is State.ESTABLISHED and self._authentication.hello.purpose is Purpose.BULK
 
     def rest(self) -> bytes:
         """Bytes of pieces that arrived together with the end of a bulk link's handshake."""
@@ -211,9 +206,14 @@ class Session:
     def _frame_untrusted(self, kind: FrameKind, payload: bytes, events: list[SessionEvent]) -> None:
         match self.state, kind:
             case State.HELLO, FrameKind.HELLO:
-                self._hello_untrusted(payload, events)
+                self._frames_out += self._authentication.hello_untrusted(payload)
+                if self._authentication.keys is None:
+                    self._proved(events)
+                else:
+                    self.state = State.PROOF
             case State.PROOF, FrameKind.PROOF:
-                self._proof_untrusted(payload, events)
+                self._authentication.proof_untrusted(payload)
+                self._proved(events)
             case (State.PROVED, FrameKind.MESSAGES):
                 self._answer_untrusted(self._open_untrusted(payload, Phase.PROVED), events)
             case (State.ESTABLISHED, FrameKind.MESSAGES):
@@ -221,57 +221,12 @@ class Session:
             case _:
                 raise PeerViolation(f"a {kind.name} frame while the session is {self.state.value}")
 
-    def _hello_untrusted(self, payload: bytes, events: list[SessionEvent]) -> None:
-        hello = Hello.decode_untrusted(payload)
-        if hello.key == self._identity.peer_id:
-            raise PeerViolation("the peer claims this peer's own key: a connection to oneself, or a stolen key")
-        if self._channel_peer is not None and hello.key != self._channel_peer:
-            raise PeerViolation("the hello's key is not the one that the channel proved", self._channel_peer)
-        if self._expected is not None and hello.key != self._expected:
-            raise PeerViolation(f"expected peer {self._expected.short}, found {hello.key.short}", self._channel_peer)
-        if hello.purpose is not self._hello.purpose and self._role is Role.INITIATOR:
-            raise PeerViolation("the responder changed the link's purpose")
-        if (not hello.exchange) is (self._channel_peer is None):
-            raise PeerViolation("a hello with an exchange key where the channel authenticates, or without one on TCP")
-        self.their_hello = hello
-        if self._role is Role.RESPONDER:
-            self._hello = replace(
-                self._hello, purpose=hello.purpose, session=hello.session, generation=self._generation_of(hello.key)
-            )
-            self._hello_bytes = self._hello.encode()
-            self._frames_out.append(control_frame(FrameKind.HELLO, self._hello_bytes))
-            first, second = payload, self._hello_bytes
-        else:
-            first, second = self._hello_bytes, payload
-        transcript = b"".join(len(part).to_bytes(4, "big") + part for part in (first, second))
-        self.session_id = blake3.blake3(transcript, derive_key_context="peerfleet session id 1").digest()
-        if self._channel_peer is None:
-            self._keys = session_keys_untrusted(self._secret, hello.exchange, self.session_id)
-            proof = self._identity.sign(HANDSHAKE_DOMAIN, self.session_id + bytes([self._role]))
-            self._frames_out.append(control_frame(FrameKind.PROOF, proof))
-            self.state = State.PROOF
-        else:
-            self._proved(events)
-
-    def _proof_untrusted(self, payload: bytes, events: list[SessionEvent]) -> None:
-        hello = self._require_hello()
-        verify_untrusted(hello.key, HANDSHAKE_DOMAIN, self.session_id + bytes([1 - self._role]), payload)
-        self._proved(events)
-
-    def _require_hello(self) -> Hello:
-        assert self.their_hello is not None, "states after HELLO hold the other side's hello"  # noqa: S101
-        return self.their_hello
-
     def _proved(self, events: list[SessionEvent]) -> None:
-        hello = self._require_hello()
+        hello = self._authentication.require_hello()
         self.peer = hello.key
         self.state = State.PROVED
-        if hello.purpose is Purpose.CONTROL:
-            decide = self._identity.peer_id < hello.key
-        else:
-            decide = self._role is Role.RESPONDER
-        self.decides = decide
-        events.append(Proved(hello.key, hello, decide))
+        self.decides = self._authentication.decides
+        events.append(Proved(hello.key, hello, self.decides))
 
     def _answer_untrusted(self, messages: list[Message], events: list[SessionEvent]) -> None:
         """What the other side says of the link while it is PROVED: one Accept or one Close, in a frame of its own."""
@@ -309,18 +264,20 @@ class Session:
 
     def _open_untrusted(self, payload: bytes, phase: Phase) -> list[Message]:
         batch = payload
-        if self._keys is not None:
+        keys = self._authentication.keys
+        if keys is not None:
             tag, batch = payload[:TAG_SIZE], payload[TAG_SIZE:]
-            self._keys[1 - self._role].check_untrusted(self._received_frames, batch, tag)
+            keys[1 - self._authentication.role].check_untrusted(self._received_frames, batch, tag)
         self._received_frames += 1
         return decode_batch_untrusted(batch, phase)
 
     def _seal(self, batch: bytes) -> bytes:
         number = self._sent_frames
         self._sent_frames += 1
-        if self._keys is None:
+        keys = self._authentication.keys
+        if keys is None:
             return control_frame(FrameKind.MESSAGES, batch)
-        return control_frame(FrameKind.MESSAGES, self._keys[self._role].tag(number, batch), batch)
+        return control_frame(FrameKind.MESSAGES, keys[self._authentication.role].tag(number, batch), batch)
 
     # --- out ---
 

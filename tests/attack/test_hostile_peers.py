@@ -26,8 +26,8 @@ from fleet.limits import (
     MAX_REQUESTS_PER_LINK,
     MIB,
 )
+from fleet.net.authentication import Role
 from fleet.net.hello import Purpose
-from fleet.net.session import Role
 from fleet.wire import cbor
 from fleet.wire.frame import CONTROL, HEADER, FrameKind, control_frame, piece_header
 from fleet.wire.messages import (
@@ -550,7 +550,9 @@ async def test_bytes_that_are_no_piece_on_a_bulk_link(name: str, frame: str) -> 
 async def test_a_frame_under_another_sessions_key() -> None:
     """Its bytes may have been changed on the way, so the link ends and nobody is banned."""
     async with attack("tcp") as (toy, peer, evil):
-        evil.control.session._keys = session_keys_untrusted(bytes(31) + b"k", exchange_public(bytes(31) + b"l"), b"")
+        evil.control.session._authentication.keys = session_keys_untrusted(
+            bytes(31) + b"k", exchange_public(bytes(31) + b"l"), b""
+        )
         await evil.control.send(Ping(1))
         await dropped(toy, peer, evil)
 
@@ -599,7 +601,7 @@ async def test_a_key_that_the_channel_did_not_prove() -> None:
         link = await dial(binding_of(toy), victim, evil)
         try:
             await link.link.handshake()
-            stolen = link.session._hello_bytes.replace(bytes(evil.peer_id), bytes(toy.fleet[1].peer_id))
+            stolen = link.session._authentication._hello_bytes.replace(bytes(evil.peer_id), bytes(toy.fleet[1].peer_id))
             await link.raw(control_frame(FrameKind.HELLO, stolen))
             assert await link.ended() is None
         finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import socket
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import pytest
 import trio
@@ -14,8 +14,11 @@ import trio.testing
 from fleet.errors import LocalMisuse
 from fleet.limits import CLOSE_SECONDS
 from fleet.net.address import parse_address
-from fleet.net.tcp import TcpBinding, TcpLink, TcpListener
+from fleet.net.tcp import TcpBinding, TcpListener
 from tests.conformance.links import ALICE, BOB, drain, guarded, linked, noise, receive
+
+if TYPE_CHECKING:
+    from fleet.net.tcp_link import TcpLink
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from fleet.errors import LinkBroken, LocalMisuse, PeerViolation
 from fleet.identity.channel_cert import VALIDITY_SECONDS
 from fleet.identity.keys import Identity
 from fleet.limits import CLOSE_SECONDS
-from fleet.net import tls, tls_link
+from fleet.net import tls, tls_engine
 from fleet.net.tls import TlsBinding, TlsLink
 from fleet.storage import DirectoryFile
 from tests.conformance.links import ALICE, BOB, CAROL, cancel_at, connect, drain, guarded, listening, noise, receive
@@ -230,7 +230,7 @@ async def test_ciphertext_leaves_block_by_block_and_small_buffers_together(tmp_p
     inner.sends.clear()
     await alice.send_all([b"head", noise(1 << 20), b"tail"])
     await alice.send_file(file, 0, 1 << 20)
-    assert max(inner.sends) < tls_link._OUTGOING
+    assert max(inner.sends) < tls_engine.MAX_OUTGOING
     assert len(inner.sends) <= 2 * 16 + 2
     assert await receive(bob, 4 + (1 << 20)) == b"head" + noise(1 << 20)
     assert await receive(bob, 4 + (1 << 20)) == b"tail" + noise(1 << 20)

@@ -17,9 +17,10 @@ from fleet.errors import DeadlineExceeded, LinkBroken, LinkClosed, LocalMisuse, 
 from fleet.fleet import BINDINGS
 from fleet.identity.keys import Identity
 from fleet.limits import LIVENESS_SECONDS, PING_SECONDS
+from fleet.net.authentication import Role
 from fleet.net.hello import Hello, Purpose
 from fleet.net.neighbour import Neighbour
-from fleet.net.session import Proved, Role, Session, State
+from fleet.net.session import Proved, Session, State
 from fleet.peer import Peer, lone_error
 from fleet.sim.disk import SimDisk
 from fleet.wire.messages import Join, Message, Ping

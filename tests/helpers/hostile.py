@@ -17,8 +17,9 @@ import trio
 
 from fleet.errors import FleetError, LinkBroken, LinkClosed
 from fleet.identity.keys import Identity, PeerId
+from fleet.net.authentication import Role
 from fleet.net.hello import NONCE_SIZE, Hello, Purpose
-from fleet.net.session import Closed, Established, Proved, Received, Role, Session
+from fleet.net.session import Closed, Established, Proved, Received, Session
 from fleet.swarm.bitfield import to_wire
 from fleet.swarm.manifest import page
 from fleet.wire.frame import piece_header

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 
 from fleet.identity.exchange import exchange_public
 from fleet.identity.keys import Identity, PeerId
+from fleet.net.authentication import Role
 from fleet.net.hello import NONCE_SIZE, Hello, Purpose
-from fleet.net.session import Proved, Role, Session, SessionEvent, State
+from fleet.net.session import Proved, Session, SessionEvent, State
 from fleet.wire.frame import HEADER
 
 LOW, HIGH = sorted((Identity(bytes([n]) * 32) for n in (1, 2)), key=lambda identity: identity.peer_id)

@@ -20,8 +20,9 @@ from fleet.limits import (
     MAX_PIECE_SIZE,
     PING_SECONDS,
 )
+from fleet.net.authentication import Role
 from fleet.net.hello import Hello, Purpose
-from fleet.net.session import Closed, Established, Proved, Received, Role, Session, SessionEvent, State
+from fleet.net.session import Closed, Established, Proved, Received, Session, SessionEvent, State
 from fleet.wire import cbor
 from fleet.wire.frame import HEADER, FrameKind, PieceReader, control_frame, piece_header
 from fleet.wire.messages import (
@@ -387,7 +388,7 @@ def sealed(sender: Identity, receiver: Session, messages: list[Message], *, sign
     batch = encode_batch(map(encode_message, messages))
     if not signed:
         return control_frame(FrameKind.MESSAGES, batch)
-    role = Role.INITIATOR if receiver._role is Role.RESPONDER else Role.RESPONDER
+    role = Role.INITIATOR if receiver._authentication.role is Role.RESPONDER else Role.RESPONDER
     assert receiver.their_hello is not None
     public = exchange_public(secret_of(LOW if sender is HIGH else HIGH))
     keys = session_keys_untrusted(secret_of(sender), public, receiver.session_id)
