@@ -8,7 +8,7 @@ ends when the last fetcher has verified every piece. Rows LB-Q-PRF-01 and FL-SWM
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -23,7 +23,6 @@ from fleet.fleet import BINDINGS, FULL_MESH, MAX_PEERS, Fleet, default_degree
 from fleet.limits import KIB, MAX_PIECE_SIZE, MAX_PIECES, MIB
 from fleet.storage import Directory, DirectoryFile, Storage
 from fleet.swarm.manifest import Manifest
-from stress.checkers.swarm import SwarmChecker
 from stress.harness.artifact import make_file, shared
 from stress.harness.baselines import raw_stream_seconds, single_stream_seconds
 from stress.harness.options import option
@@ -32,6 +31,8 @@ from stress.harness.page_cache import warm
 from stress.harness.plots import heat_map, steps_over_time
 from stress.harness.process import allow_open_files, anonymous_mib, cpu_seconds, peak_rss_mib, quiet_collector
 from stress.harness.run import Context, Scenario, main
+from stress.swarm.checker import SwarmChecker
+from stress.swarm.summary import fluid_bound, lines_on
 
 if TYPE_CHECKING:
     from fleet.peer import Peer
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 
 SAMPLE_SECONDS: Final = 0.1
 """How often memory and progress are looked at."""
-MAX_LISTED: Final = 12
-"""Fetchers that the summary lists one by one; of more it lists those that stand out."""
 _FILES_PER_PEER: Final = 8  # a listener, a store's three files, and room for links that are being made
 _OTHER_FILES: Final = 64
 
@@ -98,14 +97,6 @@ def _open_files(peers: int) -> int:
     neighbours = default_degree(peers)
     ends = 2 * neighbours * peers  # of a control and a bulk link to each neighbour
     return ends + _FILES_PER_PEER * peers + _OTHER_FILES
-
-
-def fluid_bound(size: int, rates: Sequence[float]) -> float:
-    """The least seconds in which one seeder (the first) and fetchers with these link rates (bytes/s, up and down alike)
-    can all have ``size`` bytes (Kumar and Ross, "Peer-Assisted File Distribution", 2006).
-    """
-    fetchers = len(rates) - 1
-    return max(size / rates[0], size / min(rates[1:]), fetchers * size / sum(rates))
 
 
 class _Run:
@@ -325,7 +316,7 @@ class _Run:
             f"swarm {self.anonymous:,.0f} MiB anonymous; {metrics['duplicate_bytes']:,} duplicate bytes"
         )
         if self.done and needed:  # else the harness lists how far each fetcher came
-            context.summary += _lines_on(fetchers)
+            context.summary += lines_on(fetchers)
         context.details["fetchers"] = fetchers
 
     def _draw(self, fleet: Fleet, matrix: np.ndarray[Any, np.dtype[np.float64]]) -> None:
@@ -347,40 +338,6 @@ class _Run:
                 names,
             ),
         ]
-
-
-def _lines_on(fetchers: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """What the summary says of each fetcher or, of a crowd, of those that stand out."""
-    if len(fetchers) <= MAX_LISTED:
-        return [f"{name}: {_told(fetcher)}" for name, fetcher in fetchers.items()]
-
-    def most(key: str) -> str:
-        return max(fetchers, key=lambda name: fetchers[name][key])
-
-    first, *_, third_last, second_last, last = sorted(fetchers, key=lambda name: fetchers[name]["seconds"])
-    lines = [
-        ("first to finish", first),
-        ("third last", third_last),
-        ("second last", second_last),
-        ("last to finish", last),
-        ("longest stall", most("longest_stall_seconds")),
-        ("most from the seeder", most("bytes_from_seeder")),
-    ]
-    return [
-        *(f"{what}: {name}, {_told(fetchers[name])}" for what, name in lines),
-        f"all {len(fetchers)} fetchers are in report.json, under details.fetchers",
-    ]
-
-
-def _told(fetcher: Mapping[str, Any]) -> str:
-    by_source = {source: count for source, count in fetcher["bytes_from"].items() if count}
-    others = len(by_source) - (fetcher["bytes_from_seeder"] > 0)
-    elsewhere = sum(by_source.values()) - fetcher["bytes_from_seeder"]
-    return (
-        f"{fetcher['seconds']:.2f} s, {fetcher['bytes_from_seeder'] / MIB:,.1f} MiB from the seeder, "
-        f"{elsewhere / MIB:,.1f} from {others} {'other' if others == 1 else 'others'}, "
-        f"longest stall {fetcher['longest_stall_seconds']:.3f} s"
-    )
 
 
 async def run(context: Context) -> None:

@@ -45,9 +45,7 @@ class SimFile:
     """``fleet.storage.File`` of a ``SimDisk``. It outlives its name, as an open file does on Unix, but no crash."""
 
     def __init__(self, disk: SimDisk, name: str, inode: Inode) -> None:
-        self._disk = disk
-        self._name = name
-        self._inode = inode
+        self._disk, self._name, self._inode = disk, name, inode
         self._ended: str | None = None
 
     @property
@@ -161,8 +159,7 @@ class SimDisk:
         self._rng = random.Random(0) if rng is None else rng  # noqa: S311 - no secret is drawn from it
         self._on_delay = on_delay
         self._fail_at: int | None = None
-        self._fail_after = False
-        self._fail_partial = 0
+        self._fail_after, self._fail_partial = False, 0
         self._changes = 0
         self._crashes = 0
         self._files: dict[str, Inode] = {}
@@ -232,21 +229,20 @@ class SimDisk:
         self._fail_at = None
         self.speed = Speed()
 
-    def flip_bits(self, name: str, n: int = 1) -> list[int]:
-        """Flip ``n`` drawn bits of a file at rest, or all when it has fewer; returns which, ascending."""
-        data = self.contents(name)
+    def flip_bits(self, name: str | None, n: int = 1) -> list[int]:
+        """Flip ``n`` drawn bits of a file at rest, or all when it has fewer; returns which, ascending.
+
+        None is a drawn file that has any, if there is one.
+        """
+        if name is None:
+            name = self._rng.choice(sorted(each for each, inode in self._files.items() if inode.data) or [""])
+        data = self.contents(name) if name else bytearray()
         bits = sorted(self._rng.sample(range(8 * len(data)), min(n, 8 * len(data))))
         for bit in bits:
             data[bit // 8] ^= 1 << bit % 8
         if self._history is not None:
             self._history.record("disk", self.name, operation="flip", file=name, size=len(bits))
         return bits
-
-    def flip_somewhere(self, n: int) -> None:
-        """Flip ``n`` bits of a drawn file that has any."""
-        names = [name for name in sorted(self._files) if self._files[name].data]
-        if names:
-            self.flip_bits(self._rng.choice(names), n)
 
     def wipe(self) -> None:
         """A crash that leaves an empty disk."""

@@ -171,7 +171,7 @@ class World:
             disk.wipe()
         elif how == "flip":
             disk.crash("keep")
-            disk.flip_somewhere(FLIPPED_BITS)
+            disk.flip_bits(None, FLIPPED_BITS)
         else:
             disk.crash(how)
         self._stopped.pop(name, None)

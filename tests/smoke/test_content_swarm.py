@@ -33,6 +33,7 @@ from stress.content_swarm import SCENARIO
 from stress.harness import run as harness
 from stress.harness.bounds import OPERATORS
 from stress.harness.run import run_scenario
+from stress.swarm import summary
 from tests.smoke import interrupted_swarm
 
 REPOSITORY = Path(stress.__file__).parent.parent
@@ -557,7 +558,7 @@ def test_a_crowd_is_told_by_its_extremes():
         }
         for n in range(1, 14)
     }
-    assert content_swarm._lines_on(fetchers) == [
+    assert summary.lines_on(fetchers) == [
         "first to finish: peer-1, 1.00 s, 0.0 MiB from the seeder, 1.0 from 1 other, longest stall 0.125 s",
         "third last: peer-11, 11.00 s, 0.0 MiB from the seeder, 1.0 from 1 other, longest stall 0.125 s",
         "second last: peer-12, 12.00 s, 0.0 MiB from the seeder, 1.0 from 1 other, longest stall 0.125 s",
@@ -567,7 +568,7 @@ def test_a_crowd_is_told_by_its_extremes():
         "all 13 fetchers are in report.json, under details.fetchers",
     ]
     del fetchers["peer-13"]
-    assert len(content_swarm._lines_on(fetchers)) == 12
+    assert len(summary.lines_on(fetchers)) == 12
 
 
 def test_the_open_files_of_a_fleet_are_enough_for_its_links():

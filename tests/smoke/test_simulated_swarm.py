@@ -11,6 +11,7 @@ import pytest
 from stress import content_swarm
 from stress.harness import simulated
 from stress.harness.run import run_scenario
+from stress.swarm import summary
 
 TOY = ["--binding", "sim", "--peers", "4", "--mebibytes", "1", "--piece-kib", "64", "--quiet"]
 
@@ -51,10 +52,10 @@ def test_bounded_links_are_judged_against_the_fluid_bound(tmp_path: Path) -> Non
 
 
 def test_the_fluid_bound() -> None:
-    assert content_swarm.fluid_bound(100, [10, 50, 50]) == 10  # the seeder's link
-    assert content_swarm.fluid_bound(100, [50, 10, 50]) == 10  # the slowest fetcher's
-    assert content_swarm.fluid_bound(100, [50] * 4) == 2
-    assert content_swarm.fluid_bound(100, [100, 10_000]) == 1
+    assert summary.fluid_bound(100, [10, 50, 50]) == 10  # the seeder's link
+    assert summary.fluid_bound(100, [50, 10, 50]) == 10  # the slowest fetcher's
+    assert summary.fluid_bound(100, [50] * 4) == 2
+    assert summary.fluid_bound(100, [100, 10_000]) == 1
 
 
 def test_the_audit_names_the_first_event_that_differs(tmp_path: Path) -> None:
