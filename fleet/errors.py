@@ -7,6 +7,8 @@ network's (an orderly end and a disorderly one), ``StorageFailed`` the disk's. `
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -58,3 +60,19 @@ class LimitExceeded(FleetError):
 
 class DeadlineExceeded(FleetError):
     """Work did not finish before its deadline."""
+
+
+@contextmanager
+def lone_error() -> Iterator[None]:
+    """Around a nursery that callers do not know of: an error that is alone in its group is raised as itself."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        if len(group.exceptions) != 1:
+            raise
+        (alone,) = group.exceptions
+        context = alone.__context__
+        try:
+            raise alone
+        finally:
+            alone.__context__ = context  # not the group: an error would be its own context

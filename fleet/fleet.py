@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from fleet.environment import Environment, current_host
-from fleet.errors import DeadlineExceeded, FleetError, LocalMisuse, PeerViolation, StorageFailed
+from fleet.errors import DeadlineExceeded, FleetError, LocalMisuse, PeerViolation, StorageFailed, lone_error
 from fleet.limits import HANDSHAKE_SECONDS
 from fleet.net.local import ANY_PORT
 from fleet.net.tcp import TcpBinding
 from fleet.net.tls import TlsBinding
-from fleet.peer import Peer, lone_error
+from fleet.peer import Peer
 from fleet.storage import Directory, Storage
 
 if TYPE_CHECKING:

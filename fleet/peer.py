@@ -7,15 +7,15 @@ neighbours say, and the bytes of pieces, go to the swarm service (``fleet.swarm.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import trio
 
 from fleet.environment import off_loop_checkpoint
-from fleet.errors import LocalMisuse
+from fleet.errors import LocalMisuse, lone_error
 from fleet.limits import MIB
 from fleet.net.dialler import Dialler
 from fleet.net.handshakes import Handshakes
@@ -33,22 +33,6 @@ if TYPE_CHECKING:
     from fleet.storage import File, Storage
     from fleet.swarm.holding import Holding
     from fleet.wire.messages import Message
-
-
-@contextmanager
-def lone_error() -> Iterator[None]:
-    """Around a nursery that callers do not know of: an error that is alone in its group is raised as itself."""
-    try:
-        yield
-    except BaseExceptionGroup as group:
-        if len(group.exceptions) != 1:
-            raise
-        (alone,) = group.exceptions
-        context = alone.__context__
-        try:
-            raise alone
-        finally:
-            alone.__context__ = context  # not the group: an error would be its own context
 
 
 class Peer:

@@ -214,11 +214,17 @@ class _Run:
         def note(index: int, holding: Holding) -> None:
             self.holdings[f"peer-{index}"] = holding
 
-        try:
-            await Ordeal(self.context, world, fleet, SwarmChecker(world, fleet, path, manifest, note)).run()
-        finally:
-            self.seconds = trio.current_time() - self.started
-            self._report(fleet, manifest)
+        cpu = cpu_seconds()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._sample)
+            try:
+                await Ordeal(self.context, world, fleet, SwarmChecker(world, fleet, path, manifest, note)).run()
+            finally:
+                self.seconds = trio.current_time() - self.started
+                self.cpu = cpu_seconds() - cpu
+                self._update_progress()
+                self._report(fleet, manifest)
+                nursery.cancel_scope.cancel()
 
     async def _fetch(self, peer: Peer, root: bytes) -> None:
         self.holdings[peer.name] = await peer.fetch(root)
@@ -283,7 +289,8 @@ class _Run:
         metrics["cpu_seconds"] = self.cpu
         metrics["peak_rss_mib"] = peak_rss_mib()
         metrics["peak_anonymous_mib"] = self.anonymous
-        metrics["single_stream_seconds"] = self.single_seconds
+        if self.single_seconds:
+            metrics["single_stream_seconds"] = self.single_seconds
         metrics["duplicate_bytes"] = sum(fetcher["duplicate_bytes"] for fetcher in fetchers.values())
         metrics["wasted_bytes"] = sum(fetcher["wasted_bytes"] for fetcher in fetchers.values())
         if fetchers and needed:

@@ -85,10 +85,11 @@ def _cell(row: Mapping[str, Any] | None) -> str:
 
 def _run(context: click.Context) -> int:
     scenario: str = context.params["scenario"]
-    command = command_of(find_scenario(scenario), lambda _: 0)
+    found = find_scenario(scenario)
+    command = command_of(found, lambda _: 0)
     for binding in context.params["bindings"]:  # what one of them would refuse, before any of them runs
         with command.make_context(command.name, [*context.params["rest"], "--binding", binding]) as parsed:
-            checked_arguments(find_scenario(scenario), parsed)
+            checked_arguments(found, parsed)
     reports: dict[str, Mapping[str, Any]] = {}
     worst = 0
     with tempfile.TemporaryDirectory(prefix="peerfleet-verdicts-") as folder:

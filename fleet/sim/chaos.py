@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import trio
 
-from fleet.errors import FleetError
+from fleet.errors import StorageFailed
 from fleet.sim.disk_faults import Fault, Operation, Speed
 
 if TYPE_CHECKING:
@@ -46,11 +46,12 @@ class Chaos:
         self._going_down = going_down
         self._came_back = came_back
         self._active: dict[Strike, None] = {}  # in order
+        self._begun = 0
         self._healthy: dict[tuple[str, str], Path] = {}
         """The paths as they were, of those that were degraded."""
 
-    async def run(self) -> None:
-        """Perform every strike, then heal. Returns once all peers run again."""
+    async def run(self) -> int:
+        """Perform every strike, then heal. Returns, once all peers run again, how many did strike."""
         started = trio.current_time()
         self._world.history.record("phase", "", name="faults")
         async with trio.open_nursery() as nursery:
@@ -60,6 +61,7 @@ class Chaos:
         for disk in self._world.disks.values():
             disk.heal()
         self._world.history.record("phase", "", name="heal")
+        return self._begun
 
     async def _perform(self, strike: Strike, started: float) -> None:
         await trio.sleep_until(started + strike.at)
@@ -67,6 +69,7 @@ class Chaos:
             self._record(strike, "skipped")
             return
         self._active[strike] = None
+        self._begun += 1
         self._record(strike, "begin")
         await self._begin(strike)
         await trio.sleep(strike.seconds)
@@ -122,7 +125,7 @@ class Chaos:
                     self._world.shift_clock(host, strike.number)
             case "io":
                 for host in hosts:
-                    self._world.disk(host).faults.append(Fault(cast("Operation", strike.detail)))
+                    self._world.disk(host).faults.append(_io_fault(strike))
             case "full":
                 for host in hosts:
                     self._world.disk(host).fill()
@@ -154,6 +157,11 @@ class Chaos:
             case "full":
                 for host in hosts:
                     self._world.disk(host).capacity = None
+            case "io":
+                for host in hosts:
+                    faults = self._world.disk(host).faults
+                    if _io_fault(strike) in faults:  # nothing met it
+                        faults.remove(_io_fault(strike))
             case "slow":
                 for host in hosts:
                     if not any(host in map(_host, other.hosts) for other in self._others("slow")):
@@ -176,7 +184,7 @@ class Chaos:
             try:
                 await self._fleet.start(index)
                 break
-            except FleetError:  # its disk fails at this moment, say: whoever runs a peer tries again
+            except StorageFailed:  # its disk fails at this moment: whoever runs a peer tries again
                 await trio.sleep(1)
         self._came_back(index)
         await self._fleet.join(index, whole=False)
@@ -195,6 +203,10 @@ class Chaos:
                             factor, loss = strike.degradation
                             path = path.degraded(factor, loss)
                     network.set_path(*pair, path)
+
+
+def _io_fault(strike: Strike) -> Fault:
+    return Fault(cast("Operation", strike.detail))
 
 
 def _host(index: int) -> str:

@@ -67,6 +67,10 @@ class Strike:
                     f"the {name} of {self.kind} is {value:g}: give 0 to {_MAX_SECONDS:,g} virtual seconds"
                 )
         KINDS[self.kind].check(self)
+        if self.kind in ("skew", "jump") and not abs(self.number) <= _MAX_JUMP_SECONDS:
+            raise LocalMisuse(
+                f"{self.kind} by {self.detail} seconds: give at most {_MAX_JUMP_SECONDS:,.0f}, either way"
+            )
 
     def __str__(self) -> str:
         others = f"-{_peers(self.others)}" if self.others else ""
@@ -189,14 +193,14 @@ KINDS: Final[Mapping[str, _Kind]] = {
     "degrade": _Kind(
         lasts=True,
         far_side=False,
-        detail=r"\d{1,4}(\.\d{1,6})?x(0(\.\d{1,6})?)",
+        detail=r"[1-9]\d{0,3}(\.\d{1,6})?x(0(\.\d{1,6})?)",
         detail_hint="its detail is FACTORxLOSS, as in 20x0.1: latencies twentyfold, one segment in ten lost",
         draw=_draw_degrade,
     ),
     "skew": _Kind(lasts=False, far_side=False, detail=_SECONDS, detail_hint=_SHIFT, draw=_draw_jump),
     "jump": _Kind(lasts=False, far_side=False, detail=_SECONDS, detail_hint=_SHIFT, draw=_draw_jump),
     "io": _Kind(
-        lasts=False,
+        lasts=True,
         far_side=False,
         detail="|".join(IO_OPERATIONS),
         detail_hint=f"its detail is the operation that fails: {', '.join(IO_OPERATIONS)}",
@@ -268,10 +272,14 @@ def parse_faults(text: str) -> Faults:
     counts: dict[str, int] = {}
     settings: dict[str, float] = {"skew_ms": 0.0, "seconds": DEFAULT_SECONDS}
     disk = "any"
+    named: set[str] = set()
     for item in items:
         name, equals, value = (part.strip() for part in item.partition("="))
         if not equals:
             raise LocalMisuse(f"{item!r} is no fault: write NAME=NUMBER, as in crash=2, or crash@0.5+1:3:torn")
+        if name in named:
+            raise LocalMisuse(f"{name} stands twice: give one number for it")
+        named.add(name)
         if name == "disk" and value in (*SURVIVALS, "any"):
             disk = value
         elif name == "disk":
@@ -279,10 +287,11 @@ def parse_faults(text: str) -> Faults:
         elif name in settings:
             settings[name] = _number(item, value, 0.001 if name == "seconds" else 0.0)
         elif name in (*COUNTED, "all"):
-            count = int(_number(item, value, 0.0, whole=True))
-            counts.update(dict.fromkeys(COUNTED, count) if name == "all" else {name: count})
+            counts[name] = int(_number(item, value, 0.0, whole=True))
         else:
             raise LocalMisuse(f"there is no fault {name!r}: use {', '.join(COUNTED)}, all, skew_ms, seconds or disk")
+    every = counts.pop("all", 0)
+    counts = {**(dict.fromkeys(COUNTED, every) if every else {}), **counts}  # what is named outweighs all
     return Faults(counts, settings["skew_ms"], disk, settings["seconds"])
 
 

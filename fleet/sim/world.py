@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Final, Generic, Literal, TypeAlias, TypeVar
 import trio
 
 from fleet.environment import Environment, derive
+from fleet.errors import lone_error
 from fleet.fleet import Fleet
-from fleet.peer import lone_error
 from fleet.sim.disk import Crash, Mount, SimDisk
 from fleet.sim.guard import real_seconds
 from fleet.sim.history import History
@@ -110,8 +110,8 @@ class World:
             return
         idle = host not in self._busy_until
         self._busy_until[host] = max(trio.current_time(), self._busy_until.get(host, 0.0)) + seconds
+        self.pause(host, "its disk is slow")
         if idle:
-            self.pause(host, "its disk is slow")
             self.spawn(self._nursery, None, self._until_disk_is_done, host)
 
     async def _until_disk_is_done(self, host: str) -> None:

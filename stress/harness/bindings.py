@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -22,6 +22,12 @@ _NAMED: Final = 5
 
 class LeftOpen(Exception):
     """A fleet has ended and left something open: a bug of the fleet or of the scenario, never of the network."""
+
+    def __init__(self, left: Sequence[str]) -> None:
+        """``left``: lines as ``World.leftovers`` has them."""
+        super().__init__(f"still open when all peers had ended: {', '.join(left[:_NAMED])}")
+        self.kinds = sorted({line.partition(": ")[2].split()[0] for line in left})
+        """Of what kinds: file, link, listener, socket."""
 
 
 def run_on_binding(context: Context, main: Main) -> None:
@@ -62,7 +68,7 @@ def simulated(context: Context, main: Main, sink: Callable[[Event], None] | None
         finally:
             context.metrics["virtual_seconds"] = trio.current_time()
         if left := made.leftovers():
-            raise LeftOpen(f"still open when all peers had ended: {', '.join(left[:_NAMED])}")
+            raise LeftOpen(left)
 
     path, rates = links_of(context.args)
     deadline = 2 * context.args["deadline_seconds"]  # the harness's own comes first, with its report

@@ -68,6 +68,8 @@ class Ordeal:
         self._strikes = parse_faults(context.args["faults"]).schedule(world.rng("faults"), len(fleet))
         self._scopes: dict[int, trio.CancelScope] = {}
         self._done = {index: trio.Event() for index in range(len(fleet))}
+        self._begun = 0
+        """Strikes that did strike."""
         self._nonces: dict[bytes, bytes] = {}
         """The session that each nonce was seen in."""
         self._violations: dict[str, str] = {}
@@ -78,7 +80,6 @@ class Ordeal:
         context = self._context
         found: dict[str, object] = {"schedule": format_schedule(self._strikes)}
         context.details["faults"] = found
-        context.metrics["safety_violations"] = 0
         try:
             async with trio.open_nursery() as nursery:
                 for index in self._done:
@@ -91,7 +92,7 @@ class Ordeal:
                     came_back=lambda index: self._start(nursery, index),
                 )
                 context.progress.phase("faults")
-                await chaos.run()
+                self._begun = await chaos.run()
                 await self._checker.healed()
                 self._inspect_all()
                 context.progress.phase("converging")
@@ -99,7 +100,8 @@ class Ordeal:
                 nursery.cancel_scope.cancel()
         finally:
             self._inspect_all()
-            context.metrics["safety_violations"] = len(self._violations)
+            if self._begun or self._violations:  # where nothing struck, nothing is proved
+                context.metrics["safety_violations"] = len(self._violations)
             found["violations"] = dict(self._violations)
             listed = [f"unsafe: {what}: {where}" for what, where in self._violations.items()]
             context.summary.extend(listed[:MAX_LISTED])
@@ -109,14 +111,14 @@ class Ordeal:
         with trio.move_on_after(seconds) as scope:
             while undone := [event for event in self._done.values() if not event.is_set()]:
                 await undone[0].wait()
-        took = trio.current_time() - healed_at
-        self._context.metrics["convergence_seconds"] = took
         if scope.cancelled_caught:
             self._world.history.record("phase", "", name="late")
             self._note_failure("", "the work was not done in time")
             self._context.state.extend(self._context.describe_state())  # while the peers still live
             raise DeadlineExceeded(f"the work was not done {seconds:g} s after everything was healed")
         self._world.history.record("phase", "", name="converged")
+        if self._begun:
+            self._context.metrics["convergence_seconds"] = trio.current_time() - healed_at
 
     def _start(self, nursery: trio.Nursery, index: int) -> None:
         scope = self._scopes[index] = trio.CancelScope()
@@ -145,9 +147,10 @@ class Ordeal:
             self._inspect(index)
 
     def _inspect(self, index: int) -> None:
-        if not self._fleet.running(index):
-            return
-        for what in [*self._inspect_peer(index), *self._checker.inspect(index)]:
+        wrong = self._inspect_peer(index)  # of one that has left, too: whom it banned is still known
+        if self._fleet.running(index):
+            wrong += self._checker.inspect(index)
+        for what in wrong:
             if what not in self._violations:
                 self._violations[what] = f"peer-{index} at {trio.current_time():.6f} s"
                 self._world.history.record("unsafe", f"peer-{index}", what=what)

@@ -12,6 +12,7 @@ import contextlib
 import datetime
 import importlib
 import importlib.util
+import math
 import os
 import shutil
 import signal
@@ -231,10 +232,13 @@ class _Interrupted(Exception):
         self.number = number
 
 
-def execute(scenario: Scenario, context: Context) -> str | None:
+def execute(scenario: Scenario, context: Context, *, heed_signals: bool = True) -> str | None:
     """Run the scenario to its end; return None, or why it counts as failed. Raises what else went wrong."""
 
     async def supervised() -> None:
+        if not heed_signals:
+            await _supervise(scenario, context, _no_signals())
+            return
         with trio.open_signal_receiver(*_SIGNAL_EXITS) as signals:
             await _supervise(scenario, context, signals)
 
@@ -249,6 +253,13 @@ def execute(scenario: Scenario, context: Context) -> str | None:
             context.state.extend(context.describe_state())
         return f"deadline exceeded: {late[0]}"
     return None
+
+
+async def _no_signals() -> AsyncIterator[int]:
+    """For a run in a process whose parent heeds them."""
+    while True:
+        await trio.sleep(math.inf)
+        yield 0
 
 
 async def _supervise(scenario: Scenario, context: Context, signals: AsyncIterator[int]) -> None:
@@ -339,6 +350,17 @@ def leaves(error: BaseException) -> list[BaseException]:
     return [error]
 
 
+BLAMELESS: Final = (LocalMisuse, StorageFailed, LimitExceeded)
+"""What ends a run without a fault of ours: the arguments, or the machine."""
+
+
+def culprit(error: BaseException) -> BaseException:
+    """Of all that went wrong, what tells most: what nobody foresaw, then what other peers and the network did."""
+    causes = leaves(error)
+    foreign = [cause for cause in causes if not isinstance(cause, FleetError)]
+    return (foreign or [cause for cause in causes if not isinstance(cause, BLAMELESS)] or causes)[0]
+
+
 def _explain(error: BaseException, folder: Path) -> int:
     """Say in one line on stderr what ended the run, and return the exit code of whoever is to blame."""
     if any(isinstance(cause, KeyboardInterrupt) for cause in leaves(error)):  # outside the watch for signals
@@ -348,12 +370,9 @@ def _explain(error: BaseException, folder: Path) -> int:
         if error.__context__ is not None:
             click.echo(f"interrupted; the clean-up failed, see {_write_traceback(error, folder)}", err=True)
         return _SIGNAL_EXITS[signal.Signals(error.number)]
-    causes = leaves(error)
-    foreign = [cause for cause in causes if not isinstance(cause, FleetError)]
-    mine = [cause for cause in causes if isinstance(cause, LocalMisuse | StorageFailed | LimitExceeded)]
-    if len(mine) == len(causes):
-        return options.misuse(str(mine[0]))
-    cause = (foreign or [cause for cause in causes if cause not in mine])[0]
+    cause = culprit(error)
+    if isinstance(cause, BLAMELESS):
+        return options.misuse(str(cause))
     name = type(cause).__name__
     place = _write_traceback(error, folder)
     click.echo(options.one_line(f"error: {name}: {cause}: the run broke; its traceback is in {place}"), err=True)

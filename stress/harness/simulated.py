@@ -94,8 +94,10 @@ def simulation_options() -> list[click.Option]:
 def check_simulation(args: Mapping[str, Any]) -> None:
     """Raise ``LocalMisuse`` for options of the simulated network where there is none."""
     if args["binding"] == "sim":
-        if "peers" in args:
-            parse_faults(args["faults"]).schedule(random.Random(0), args["peers"])  # noqa: S311 - to see that it fits
+        if "peers" in args and args["faults"]:
+            strikes = parse_faults(args["faults"]).schedule(random.Random(0), args["peers"])  # noqa: S311 - does it fit?
+            if not strikes:
+                raise LocalMisuse(f"--faults {args['faults']} strikes nobody: ask for some, such as crash=1")
         return
     defaults = {parameter.name: parameter.default for parameter in simulation_options()}
     for name, default in defaults.items():

@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 import click
 
 import fleet
-from fleet.errors import FleetError, LimitExceeded, LocalMisuse, StorageFailed
+import stress
+from fleet.errors import LocalMisuse
 from stress.harness import options
-from stress.harness.bindings import simulated
+from stress.harness.bindings import LeftOpen, simulated
 from stress.harness.bounds import Check, Verdict, judge, load_bounds, run_verdict
 from stress.harness.events import EventLog
 from stress.harness.progress import Progress
-from stress.harness.run import Context, checked_arguments, command_of, execute, leaves
+from stress.harness.run import Context, checked_arguments, command_of, culprit, execute
 from stress.harness.simulated import disturbance
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 Outcome: TypeAlias = Literal["PASS", "FAIL", "INCONCLUSIVE", "BROKEN"]
 
-_OURS: Final = Path(fleet.__file__).parent.parent
+_OURS: Final = (Path(fleet.__file__).parent, Path(stress.__file__).parent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,17 +116,12 @@ def _checks(bounds: Path, scenario: str) -> Sequence[Check]:
 def _outcome(scenario: Scenario, context: Context, checks: Sequence[Check]) -> tuple[Outcome, str, str]:
     """The verdict, what failed, and in detail."""
     try:
-        late = execute(scenario, context)
-    except (FleetError, Exception, ExceptionGroup) as error:  # noqa: BLE001 - to be counted, whatever it is
-        causes = leaves(error)
-        if all(isinstance(cause, LocalMisuse | StorageFailed | LimitExceeded) for cause in causes):
-            return "BROKEN", f"{type(causes[0]).__name__}: {_place(causes[0])}", options.one_line(str(causes[0]))
-        cause = next(cause for cause in causes if not isinstance(cause, LocalMisuse))
-        return (
-            "BROKEN",
-            f"{type(cause).__name__}: {_place(cause)}",
-            options.one_line(f"{type(cause).__name__}: {cause}"),
-        )
+        late = execute(scenario, context, heed_signals=False)
+    except Exception as error:  # noqa: BLE001 - to be counted, whatever it is
+        cause = culprit(error)
+        name = type(cause).__name__
+        where = ", ".join(cause.kinds) if isinstance(cause, LeftOpen) else _place(cause)
+        return "BROKEN", f"{name}: {where}", options.one_line(f"{name}: {cause}")
     rows = judge(checks, context.metrics, context.parameters, context.binding, context.mode)
     verdict = run_verdict(rows)
     unsafe = _violations(context)
@@ -150,10 +146,11 @@ def _kind(what: str) -> str:
 
 def _place(error: BaseException) -> str:
     """Where in our own code it was raised, without line numbers: file and function."""
-    ours = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_relative_to(_OURS)]
-    if not ours:
-        return "outside of this package"
-    return f"{Path(ours[-1].filename).relative_to(_OURS)}, {ours[-1].name}"
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        for package in _OURS:
+            if (path := Path(frame.filename)).is_relative_to(package):
+                return f"{path.relative_to(package.parent)}, {frame.name}"
+    return "outside of this package"
 
 
 def _faults(context: Context) -> dict[str, Any]:

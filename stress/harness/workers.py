@@ -9,6 +9,7 @@ before starting threads. Whatever workers leave in the folder for temporary file
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import multiprocessing
 import os
 import shutil
@@ -174,10 +175,10 @@ class Pool(Generic[Job, Answer]):
 
 
 def _serve(run: Callable[[Job], Answer], connection: Connection, inherited: Sequence[Connection], folder: str) -> None:
-    """The life of a worker: until its pipe ends, so also when the parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the parent decides
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    """The life of a worker: until its pipe ends, or the parent is gone, in the middle of a job too."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # they reach the whole group: the parent decides
+    _die_with_parent()
     for each in inherited:
         each.close()
     tempfile.tempdir = os.environ["TMPDIR"] = folder
@@ -199,6 +200,15 @@ def _serve(run: Callable[[Job], Answer], connection: Connection, inherited: Sequ
             connection.send(Lost(_where(error), raised=True))
 
 
+_PR_SET_PDEATHSIG: Final = 1  # prctl(2)
+
+
+def _die_with_parent() -> None:
+    """Where there is such a thing (Linux): else a worker whose parent was killed finishes its job first."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def _where(error: Exception) -> str:
     frames = traceback.extract_tb(error.__traceback__)
-    return f"{type(error).__name__}: {error} (at {Path(frames[-1].filename).name}:{frames[-1].lineno})"
+    return f"{type(error).__name__} at {Path(frames[-1].filename).name}:{frames[-1].lineno}"

@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from fleet.environment import Environment
-from fleet.errors import DeadlineExceeded, LinkBroken, LinkClosed, LocalMisuse, PeerViolation
+from fleet.errors import DeadlineExceeded, LinkBroken, LinkClosed, LocalMisuse, PeerViolation, lone_error
 from fleet.fleet import BINDINGS
 from fleet.identity.keys import Identity
 from fleet.limits import LIVENESS_SECONDS, PING_SECONDS
@@ -21,7 +21,7 @@ from fleet.net.authentication import Role
 from fleet.net.hello import Hello, Purpose
 from fleet.net.neighbour import Neighbour
 from fleet.net.session import Proved, Session, State
-from fleet.peer import Peer, lone_error
+from fleet.peer import Peer
 from fleet.sim.disk import SimDisk
 from fleet.wire.messages import Join, Message, Ping
 from tests.conformance.links import guarded

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 import trio
@@ -142,7 +143,7 @@ def test_disks_fail_fill_up_and_slow_down() -> None:
     slow = "world.disk('peer-1').speed"
     full = "world.disk('peer-2').capacity"
     faults = "[fault.operation for fault in world.disk('peer-3').faults]"
-    seen, _ = perform("slow@1+2:1,full@1+2:2,io@1+0:3:sync", {2.0: slow, 2.1: full, 2.2: faults, 3.5: f"({full})"})
+    seen, _ = perform("slow@1+2:1,full@1+2:2,io@1+2:3:sync", {2.0: slow, 2.1: full, 2.2: faults, 3.5: f"({full})"})
     assert seen[slow] != Speed()
     assert seen[full] == 0
     assert seen[faults] == ["sync"]
@@ -180,3 +181,29 @@ def test_the_same_seed_is_struck_in_the_same_way() -> None:
 
     assert simulate(main, seed=3).digest == simulate(main, seed=3).digest
     assert simulate(main, seed=3).digest != simulate(main, seed=4).digest
+
+
+def test_a_slow_disk_slows_the_process_that_comes_after_a_crash_too() -> None:
+    async def main(world: World) -> list[float]:
+        steps: list[float] = []
+
+        async def use_disk() -> None:
+            while True:
+                world.storage(0).exists("a")
+                await trio.lowlevel.checkpoint()
+                steps.append(trio.current_time())
+
+        async with world.fleet(1) as fleet, trio.open_nursery() as nursery:
+            world.disk("peer-0").speed = Speed(operation_seconds=0.5)
+            world.spawn(nursery, "peer-0", use_disk)
+            await trio.sleep(0.7)
+            await world.crash(fleet, 0)
+            steps.clear()
+            await world.restart(fleet, 0)
+            await trio.sleep(10)
+            nursery.cancel_scope.cancel()
+        return steps
+
+    steps = simulate(main).value
+    assert all(b - a >= 0.5 for a, b in itertools.pairwise(steps))
+    assert len(steps) > 5

@@ -74,7 +74,10 @@ def test_no_text_is_no_fault() -> None:
         ("reset@1+1:2-3", "reset is over at once"),
         ("degrade@1+1:2:20", "FACTORxLOSS"),
         ("jump@1+0:2:soon", "by how many seconds"),
-        ("io@1+0:2:fly", "the operation that fails"),
+        ("io@1+1:2:fly", "the operation that fails"),
+        ("jump@1+0:2:4000", "give at most 3,600"),
+        ("degrade@1+1:2:0x0", "FACTORxLOSS"),
+        ("crash=1,crash=2", "crash stands twice"),
         ("pause@1+1:2:x", "takes no detail"),
         ("pause@1+1:2..3", "is no strike"),
     ],
@@ -90,6 +93,11 @@ def test_faults_that_do_not_fit_the_fleet_are_refused() -> None:
         parse_faults("pause@1+1:7").schedule(random.Random(1), 5)
     with pytest.raises(LocalMisuse, match="needs two peers"):
         parse_faults("clog=1").schedule(random.Random(1), 1)
+
+
+def test_what_is_named_outweighs_all() -> None:
+    assert parse_faults("all=1,crash=5").counts == parse_faults("crash=5,all=1").counts
+    assert parse_faults("all=1,crash=5").counts["crash"] == 5
 
 
 def test_every_kind_is_counted_but_skew() -> None:

@@ -63,6 +63,8 @@ def test_what_does_not_converge_fails_and_says_how_far_it_came(tmp_path: Path) -
     assert report["details"]["run"]["failure"] == (
         "deadline exceeded: the work was not done 0.001 s after everything was healed"
     )
+    rows = {row["check"]: row["verdict"] for row in report["rows"]}
+    assert (rows["FL-FLT-01"], rows["FL-FLT-02"]) == ("PASS", "INCONCLUSIVE")
     assert any(line.startswith("peer-1 ") for line in report["details"]["run"]["state"])
     assert "Space and time" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
@@ -78,6 +80,8 @@ def test_a_run_that_never_quiets_ends_at_the_virtual_deadline(tmp_path: Path) ->
     [
         (["--faults", "crahs=1"], "there is no fault 'crahs': use crash"),
         (["--faults", "crash=-1"], "a whole number from 0"),
+        (["--faults", "disk=torn"], "strikes nobody"),
+        (["--faults", " , "], "strikes nobody"),
         (["--faults", "pause@1+1:9"], "the fleet has peers 0 to 4"),
         (["--faults", "all=1", "--binding", "tcp"], "--faults shapes the simulated network only: add --binding sim"),
         (["--rate-mib-s", "-1"], "-1.0 is not in the range"),
