@@ -28,6 +28,7 @@ async def two_clients(world: World) -> int:
 
     async def answer(link) -> None:
         nonlocal value
+        await link.handshake()
         request = memoryview(bytearray(1))
         while await link.receive_into(request):
             if bytes(request) == b"r":
@@ -38,6 +39,7 @@ async def two_clients(world: World) -> int:
 
     async def add_one(who: Identity) -> None:
         link = await world.network.binding.dial(listener.address, who, SERVER.peer_id)
+        await link.handshake()
         await trio.sleep(world.rng("think", who.peer_id[0]).random())
         got = memoryview(bytearray(1))
         await link.send_all([b"r"])

@@ -23,4 +23,6 @@ async def main(path: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python examples/share_a_file.py FILE")
     trio.run(main, sys.argv[1])

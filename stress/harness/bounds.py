@@ -33,6 +33,7 @@ from stress.harness.metric_names import (
     LOOP_LAG_MAX,
     METRICS,
     MODES,
+    PARAMETER_REASONS,
     PARAMETERS,
     STATISTICS,
 )
@@ -326,7 +327,7 @@ def _judge(check: Check, metrics: Mapping[str, Metric], parameters: Mapping[str,
         if name not in parameters:
             return RowResult(check, Verdict.INCONCLUSIVE, value, reason=f"the run did not report its {name}")
         if not parameters[name] >= least:
-            reason = f"needs {name} >= {least}, this run had {parameters[name]}"
+            reason = PARAMETER_REASONS.get(name) or f"needs {name} >= {least}, this run had {parameters[name]}"
             return RowResult(check, Verdict.NOT_JUDGED, value, reason=reason)
     if value is None:
         return RowResult(check, Verdict.INCONCLUSIVE, reason=missing)

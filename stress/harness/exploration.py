@@ -255,8 +255,10 @@ class Exploration:
                 process.kill()
         if process.returncode in (options.EXIT_PASS, options.EXIT_INCONCLUSIVE, options.EXIT_MISUSE):
             smallest.notes.append(
-                f"in a process of its own it ended with code {process.returncode}: it fails here only"
+                f"in a process of its own it ends with code {process.returncode}: "
+                "it needs what this process has changed"
             )
+            return None
         found = [path for name in ("report.html", "traceback.txt") if (path := folder / name).exists()]
         return str(found[0]) if found else None
 

@@ -97,6 +97,8 @@ def build_report(
 ) -> dict[str, Json]:
     """The content of report.json. ``seconds`` are real ones, ``stopped_by`` the signal that ended the exploration."""
     verdict = verdict_of(trials)
+    if stopped_by is not None and verdict == "PASS":
+        verdict = "INCONCLUSIVE"  # of the seeds that were not run nothing is known
     virtual = sum(trial.virtual_seconds for trial in trials)
     counts = {name: sum(trial.verdict == each for trial in trials) for each, name in _COUNTED_AS.items()}
     return {

@@ -111,6 +111,14 @@ PARAMETERS: Final = frozenset(
 )
 """Run parameters that a row's ``when`` may ask a minimum of."""
 
+PARAMETER_REASONS: Final[Mapping[str, str]] = {
+    "undisturbed": "speed is not judged under --faults",
+    "disturbed": "only under --faults",
+    "replays": "no second run was made (--audit, on a run that came to its end)",
+    "bounded_links": "only with --rate-mib-s",
+}
+"""Why a row is not judged for want of such a parameter, in words."""
+
 BINDINGS: Final = frozenset({"dtls", "sim", "tcp", "tls"})
 """Bindings that a row may be confined to."""
 

@@ -390,7 +390,7 @@ def test_a_failure_of_this_process_alone_is_told(toy, monkeypatch):
     monkeypatch.setitem(globals(), "REPORTER", "")  # it passes
     assert toy("0=crash", "--faults", "all=1", "--shrink", seeds=1) == 1
     (smallest,) = report()["smallest"]
-    assert smallest["notes"][1] == "in a process of its own it ended with code 0: it fails here only"
+    assert smallest["notes"][1] == "in a process of its own it ends with code 0: it needs what this process has changed"
     assert smallest["report"] is None
 
 

@@ -22,11 +22,14 @@ def main(argv: list[str]) -> int:
     match argv:
         case [name, "explore" | "run" as what, *rest] if named := [each for each in MUTANTS if each.name == name]:
             with applied(named[0]):
-                if what == "explore":
-                    return invoke(explore.COMMAND, [*rest, *named[0].exploration()])
-                return run_scenario(SCENARIO, rest)
+                if what == "run":
+                    return run_scenario(SCENARIO, rest)
+                code = invoke(explore.COMMAND, [*rest, *named[0].exploration()])
+            click.echo(f"replay with: python -m tests.sim.mutants {name} run OPTIONS, as they stand in a replay line")
+            return code
         case _:
-            click.echo("\n".join(f"{mutant.name:22}{mutant.what}" for mutant in MUTANTS))
+            click.echo("python -m tests.sim.mutants NAME explore [options] | run [options], where NAME is one of")
+            click.echo("\n".join(f"  {mutant.name:22}{mutant.what}" for mutant in MUTANTS))
             return EXIT_MISUSE if argv else 0
 
 
