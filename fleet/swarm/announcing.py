@@ -56,12 +56,13 @@ class Announcing:
     def greet(self, holding: Holding, neighbour: Neighbour, message: SwarmMessage) -> None:
         """Make sure that a neighbour heard of for the first time knows that this peer takes part too.
 
-        It may have come later than what this peer said before. A JOIN is answered anyway, and one that offers pieces
-        hears of this peer when it is asked for one.
+        It may have come later than what this peer said before. Who holds the manifest answers a JOIN anyway; one that
+        offers pieces hears of this peer when it is asked for one.
         """
         if isinstance(message, Join):
-            return
-        if holding.store is not None:
+            if holding.store is None:
+                neighbour.send(Join(holding.root))  # its news is to come here, too; a member by now, it is not asked back
+        elif holding.store is not None:
             self.send_bitfield(holding, neighbour)
         elif isinstance(message, Bitfield) and not any(message.bits):
             neighbour.send(Join(holding.root))

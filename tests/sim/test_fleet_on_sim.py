@@ -481,3 +481,28 @@ def test_a_neighbour_that_is_let_go_or_banned_stays_away() -> None:
             assert one_link(fleet[1], fleet[2])
 
     simulate(apart)
+
+
+# swarming
+
+
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)])
+def test_who_fetches_before_its_only_neighbour_does_hears_of_the_file_all_the_same(order: tuple[int, int]) -> None:
+    """peer-1 never reaches the origin: what it gets, it gets through peer-2."""
+
+    async def relayed(world: World) -> None:
+        file = world.disk("origin").open("artifact", create=True)
+        file.write(world.rng("content").randbytes(5_000), 0)
+        manifest = Manifest.of_file(file, KIB)
+        async with world.fleet(3) as fleet:
+            world.network.partition(["peer-0"], ["peer-1"])
+            holdings = []
+            for index in order:
+                holdings.append(await fleet[index].fetch(manifest.root))
+                await trio.sleep(1)
+            fleet[0].swarm.share(manifest, file)
+            with trio.fail_after(60):
+                for holding in holdings:
+                    await holding.wait()
+
+    simulate(relayed)
