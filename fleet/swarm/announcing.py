@@ -1,6 +1,6 @@
 """What a peer tells its neighbours that it holds: BITFIELDs, HAVEs, and what an origin reveals to whom.
 
-HAVEs are kept back a little to travel with requests, since on TCP each frame costs a signature and its check.
+HAVEs are kept back a little, while the processor is busy, to travel with requests (``news``).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Announcing:
         """
         if isinstance(message, Join):
             if holding.store is None:
-                neighbour.send(Join(holding.root))  # its news is to come here, too; a member by now, it is not asked back
+                neighbour.send(Join(holding.root))  # for its news; a member by now, it is not asked back
         elif holding.store is not None:
             self.send_bitfield(holding, neighbour)
         elif isinstance(message, Bitfield) and not any(message.bits):
@@ -69,10 +69,11 @@ class Announcing:
 
     # --- news ---
 
-    def add_news(self, holding: Holding, peer: PeerId, piece: int, now: float, *, busy: bool) -> None:
-        """A piece is news to ``peer``. ``busy``: requests of either side wait at the other."""
+    def add_news(self, holding: Holding, peer: PeerId, piece: int | None, now: float, *, busy: bool) -> None:
+        """A piece, or with None the manifest, is news to ``peer``. ``busy``: requests of either wait at the other."""
         age = now - holding.started_at
-        self._context.alarm.due_at(self._news.add(peer, holding.root, piece, now, age=age, busy=busy))
+        alarm = self._context.alarm
+        alarm.due_at(self._news.add(peer, holding.root, piece, now, age=age, busy=busy, lag=alarm.lag))
 
     def before_frame(self, neighbour: Neighbour) -> None:
         """Let the news travel with the frame that is about to go."""

@@ -119,6 +119,10 @@ class Fetching:
         root, manifest = holding.root.hex(), store.manifest
         self._context.trace.emit("manifest", root=root, pieces=manifest.pieces, held=store.verified_count)
         self.perform(holding, effects)
+        for peer in holding.members:
+            if peer not in holding.told and peer not in download.sources:
+                # It may lack the manifest, and without it can ask for nothing: its wait is the whole swarm's.
+                self._announcing.add_news(holding, peer, None, now, busy=False)
         for violation in violations:
             if violation.peer in self._context.neighbours:
                 self._context.neighbours[violation.peer].end(violation)
