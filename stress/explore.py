@@ -18,7 +18,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -166,27 +166,29 @@ def _explore(params: Mapping[str, Any]) -> int:
     if "sim" not in scenario.bindings:
         raise LocalMisuse(f"{name} cannot be simulated, so there is nothing to explore: run python -m stress.{name}")
     args = check_options(scenario, rest)
+    options.check_not_replaced(params["out"], [options.find_bounds(args["bounds"]), args.get("file")], OUR_FILES)
     seeds = range(params["first_seed"], params["first_seed"] + params["seeds"])
     now = datetime.datetime.now(datetime.UTC)
     folder = options.make_folder(params["out"], f"explore-{name}-{options.utc_stamp(now)}", OUR_FILES, "trials.jsonl")
+    jobs = params["jobs"] if params["shrink"] else min(params["jobs"], len(seeds))
     started = time.perf_counter()
     seconds: float | None = None
+    failure: FleetError | None = None
     with (
         Lookout(f"explore {name}", Console(stderr=True), quiet=params["quiet"]) as lookout,
-        Pool(functools.partial(perform, name), params["jobs"], limit_seconds=LIMIT_SECONDS) as pool,
-        (folder / "trials.jsonl").open("w", encoding="utf-8", buffering=1) as log,
+        Pool(functools.partial(perform, name), jobs, limit_seconds=LIMIT_SECONDS) as pool,
+        _Log(folder / "trials.jsonl") as log,
     ):
-
-        def note(ended: Trial) -> None:
-            with _storing(folder):
-                log.write(f"{json.dumps(asdict(ended))}\n")
-
         exploration = Exploration(scenario, rest, args, pool, lookout)
-        with contextlib.suppress(Stopped):
-            exploration.run(seeds, params["max_failures"], note)
+        try:
+            exploration.run(seeds, params["max_failures"], log.note)
             seconds = time.perf_counter() - started
             if params["shrink"]:
                 exploration.shrink(params["shrink_trials"], folder)
+        except Stopped:
+            pass
+        except (LocalMisuse, StorageFailed) as error:
+            failure = error  # for later: what was found so far is told first
     report = build_report(
         scenario=name,
         command=shlex.join(["python", "-m", "stress.explore", *_words(params)]),
@@ -197,21 +199,43 @@ def _explore(params: Mapping[str, Any]) -> int:
         smallest=[each.to_json() for each in exploration.smallest],
     )
     text = to_text(report)
-    with _storing(folder):
+    try:
         write_atomically(folder / "report.json", text)
+    except OSError as error:
+        failure = failure or _refused(folder, error)
     if params["format"] == "text":
-        text = render_text(report, colour=sys.stdout.isatty(), path=str(folder / "report.json"))
+        text = render_text(report, colour=options.on_terminal(), path=str(folder / "report.json"))
     options.print_result(text)
+    if failure is not None:
+        return options.misuse(str(failure))
     code: int = report["exit_code"]
     return code
 
 
-@contextlib.contextmanager
-def _storing(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StorageFailed(f"cannot write to {folder} ({error.strerror}): choose another with --out") from error
+class _Log:
+    """``trials.jsonl``: each seed as it ended."""
+
+    def __init__(self, path: Path) -> None:
+        self._folder = path.parent
+        self._file = path.open("w", encoding="utf-8", buffering=1)
+
+    def note(self, ended: Trial) -> None:
+        """One more; raises ``StorageFailed``."""
+        try:
+            self._file.write(f"{json.dumps(asdict(ended))}\n")
+        except OSError as error:
+            raise _refused(self._folder, error) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        with contextlib.suppress(OSError):  # what it refuses to write now, it has refused before
+            self._file.close()
+
+
+def _refused(folder: Path, error: OSError) -> StorageFailed:
+    return StorageFailed(f"cannot write to {folder} ({error.strerror}): choose another with --out")
 
 
 def _words(params: Mapping[str, Any]) -> list[str]:

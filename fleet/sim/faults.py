@@ -285,9 +285,10 @@ def parse_faults(text: str) -> Faults:
         elif name == "disk":
             raise LocalMisuse(f"{item!r}: a crash leaves a disk {', '.join(SURVIVALS)}, or any of them")
         elif name in settings:
-            settings[name] = _number(item, value, 0.001 if name == "seconds" else 0.0)
+            least, most = (0.001, _MAX_SECONDS) if name == "seconds" else (0.0, 1e3 * _MAX_JUMP_SECONDS)
+            settings[name] = _number(item, value, least, most)
         elif name in (*COUNTED, "all"):
-            counts[name] = int(_number(item, value, 0.0, whole=True))
+            counts[name] = int(_number(item, value, 0.0, _MAX_COUNT, whole=True))
         else:
             raise LocalMisuse(f"there is no fault {name!r}: use {', '.join(COUNTED)}, all, skew_ms, seconds or disk")
     every = counts.pop("all", 0)
@@ -295,12 +296,11 @@ def parse_faults(text: str) -> Faults:
     return Faults(counts, settings["skew_ms"], disk, settings["seconds"])
 
 
-def _number(item: str, value: str, least: float, *, whole: bool = False) -> float:
+def _number(item: str, value: str, least: float, most: float, *, whole: bool = False) -> float:
     try:
         number = float(int(value)) if whole else float(value)
     except ValueError:
         number = math.nan
-    most = _MAX_COUNT if whole else 1e3 * _MAX_SECONDS
     if not least <= number <= most:
         raise LocalMisuse(f"{item!r}: give {'a whole number' if whole else 'a number'} from {least:g} to {most:,g}")
     return number

@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Final, Generic, Literal, TypeAlias, TypeVar
 import trio
 
 from fleet.environment import Environment, derive
-from fleet.errors import lone_error
+from fleet.errors import LocalMisuse, lone_error
 from fleet.fleet import Fleet
 from fleet.sim.disk import Crash, Mount, SimDisk
+from fleet.sim.faults import SURVIVALS
 from fleet.sim.guard import real_seconds
 from fleet.sim.history import History
 from fleet.sim.network import SimNetwork
@@ -165,6 +166,10 @@ class World:
         ("wipe").
         """
         name = f"peer-{index}"
+        if not fleet.running(index):
+            raise LocalMisuse(f"{name} is not running: it cannot crash")
+        if how not in SURVIVALS:
+            raise LocalMisuse(f"{how!r} is no way to crash: use {', '.join(SURVIVALS)}")
         self.network.crash(name, silent=silent)
         disk = self.disk(name)
         if how == "wipe":

@@ -238,9 +238,18 @@ class Exploration:
         """Run it as its replay line does, for its report; returns where that is."""
         self._watch.state = lambda elapsed: f"{elapsed:.0f} s, writing {folder}"
         command = [sys.executable, *shlex.split(smallest.trial.replay)[1:], "--out", str(folder), "--quiet"]
-        with subprocess.Popen(  # noqa: S603 - ourselves
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        ) as process:
+        try:
+            started = subprocess.Popen(  # noqa: S603 - ourselves; a signal to the group is for this process alone
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError as error:
+            smallest.notes.append(f"it could not be run on its own ({error.strerror}): its line may be too long")
+            return None
+        with started as process:
             try:
                 while process.poll() is None:
                     self._watch.look()

@@ -153,6 +153,11 @@ def invoke(command: click.Command, argv: Sequence[str]) -> int:
     return int(result)
 
 
+def on_terminal() -> bool:
+    """Whether standard output is one; it may be closed."""
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
 def print_result(text: str) -> None:
     """Print on standard output; when nobody reads it (any more), the verdict still stands."""
     try:
@@ -240,11 +245,11 @@ def _fresh(wanted: Path) -> Path:
             return folder
 
 
-def check_not_replaced(out: Path | None, inputs: Sequence[Path | None]) -> None:
-    """Raise ``LocalMisuse`` when a file that the run is to read is one that it would replace in its run folder."""
+def check_not_replaced(out: Path | None, inputs: Sequence[Path | None], files: Sequence[str] = OUR_FILES) -> None:
+    """Raise ``LocalMisuse`` when a file that is to be read is one of ``files``, which are replaced in the folder."""
     if out is None:
         return
-    ours = {os.path.realpath(out / name) for name in OUR_FILES}
+    ours = {os.path.realpath(out / name) for name in files}
     for path in inputs:
         if path is not None and os.path.realpath(path) in ours:
             raise LocalMisuse(f"the run would replace {path}, which it is to read: choose another --out")

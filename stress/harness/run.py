@@ -336,7 +336,7 @@ def _conclude(
     except OSError as error:
         raise StorageFailed(f"cannot write the report to {context.folder} ({error.strerror})") from error
     if context.args["format"] == "text":
-        terminal = sys.stdout.isatty()
+        terminal = options.on_terminal()
         width = min(shutil.get_terminal_size().columns, _MAX_WIDTH) if terminal else _PIPE_WIDTH
         text = render_text(report, width=width, colour=terminal, html=html)
     options.print_result(text)

@@ -10,6 +10,7 @@ ran out before.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -59,13 +60,18 @@ def shrink(start: Case, least: Mapping[str, int], *, trials: int, seeds: int = S
     """
     attempt = _Attempts(trials, start)
     case, before = start, None
-    while case != before:
-        before = case
-        case = yield from _fewer_strikes(case, attempt, seeds)
-        case = yield from _smaller_options(case, attempt, least, seeds)
-        case = yield from _fewer_hosts(case, attempt, seeds)
-        case = yield from _rounder_times(case, attempt)
-    return case
+    with contextlib.suppress(_Spent):
+        while case != before:
+            before = case
+            case = yield from _fewer_strikes(case, attempt, seeds)
+            case = yield from _smaller_options(case, attempt, least, seeds)
+            case = yield from _fewer_hosts(case, attempt, seeds)
+            case = yield from _rounder_times(case, attempt)
+    return attempt.best
+
+
+class _Spent(Exception):
+    """No trial is left."""
 
 
 class _Attempts:
@@ -74,9 +80,16 @@ class _Attempts:
     def __init__(self, trials: int, start: Case) -> None:
         self._left = trials
         self._tried = {start}
+        self.best = start
+        """The smallest case so far that failed."""
 
     def first(self, candidates: Iterable[Case], seeds: int = 1) -> Generator[Batch, int | None, Case | None]:
-        """The first of the candidates, each with some seeds, that fails; None when none does."""
+        """The first of the candidates, each with some seeds, that fails; None when none does.
+
+        Raises ``_Spent`` when there are no trials to find out.
+        """
+        if not self._left:
+            raise _Spent
         varied = (replace(case, seed=case.seed + more) for case in candidates for more in range(seeds))
         fresh = [case for case in dict.fromkeys(varied) if case not in self._tried]
         batch = tuple(fresh[: self._left])
@@ -86,7 +99,10 @@ class _Attempts:
         run = batch if index is None else batch[: index + 1]
         self._tried.update(run)
         self._left -= len(run)
-        return None if index is None else batch[index]
+        if index is None:
+            return None
+        self.best = batch[index]
+        return self.best
 
 
 # ---- strikes

@@ -127,7 +127,9 @@ def audit(replay: str, trace_hash: str, events: Folder, folder: Folder) -> str |
     hash_seed = (int(os.environ["PYTHONHASHSEED"]) + 1) % 2**32 if os.environ.get("PYTHONHASHSEED", "").isdigit() else 1
     command = [sys.executable, *shlex.split(replay)[1:], "--no-audit", "--quiet", "--out", str(folder)]
     environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)  # noqa: S603 - ourselves
+    done = subprocess.run(  # noqa: S603 - ourselves; a signal to the group is for this process alone
+        command, env=environment, capture_output=True, text=True, check=False, start_new_session=True
+    )
     try:
         report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
         if report["details"]["simulation"]["trace_hash"] == trace_hash:
