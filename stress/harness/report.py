@@ -29,6 +29,7 @@ from stress.harness.plots import Figure, draw
 SCHEMA: Final = 1
 _PACKAGES: Final = ("peerfleet", "trio", "pynacl", "cryptography", "pyopenssl", "cbor2", "blake3", "numpy")
 _COLOURS: Final = {"PASS": "green", "FAIL": "red", "INCONCLUSIVE": "yellow", "NOT_JUDGED": "dim"}
+_NOT_JUDGED: Final = "NOT_JUDGED"
 _MAX_STATES: Final = 64  # lines on a terminal; the files have all
 _QUIET_UNITS: Final = ("ratio", "yes/no")  # the title says it, so the figure stands alone
 
@@ -196,7 +197,8 @@ def render_text(report: Mapping[str, Json], *, width: int, colour: bool, html: P
     # a terminal's own wishes (NO_COLOR, TERM=dumb) are rich's to read
     console = Console(file=out, width=width, force_terminal=colour, highlight=False, markup=False)
     run = report["details"]["run"]
-    _print_rows(console, report["rows"])
+    _print_rows(console, [row for row in report["rows"] if row["verdict"] != _NOT_JUDGED])
+    _print_not_judged(console, [row for row in report["rows"] if row["verdict"] == _NOT_JUDGED])
     console.print()
     for line in run["summary"]:
         console.print(line, soft_wrap=True)
@@ -237,6 +239,13 @@ def _print_rows(console: Console, rows: Sequence[Mapping[str, Json]]) -> None:
             meaning = Text(row["title"]).append(f" ({row['source']})", style="dim")
             meaning.append(f"\n{row['reason']}" if row["reason"] else "", style=style)
             console.print(Padding(meaning, (0, 0, 0, widths[0] + 2)))
+
+
+def _print_not_judged(console: Console, rows: Sequence[Mapping[str, Json]]) -> None:
+    """A line for each reason: rows that do not speak of this run are not to bury those that do."""
+    for reason in dict.fromkeys(row["reason"] for row in rows):
+        names = ", ".join(row["check"] for row in rows if row["reason"] == reason)
+        console.print(Text(f"not judged: {names}: {reason}", style=_COLOURS[_NOT_JUDGED]), soft_wrap=True)
 
 
 def _tally(report: Mapping[str, Json]) -> str:
