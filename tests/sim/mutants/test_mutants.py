@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SEEDS = 500
-SHRINK_TRIALS = 16
+SHRINK_TRIALS = 8
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
