@@ -128,7 +128,7 @@ def _outcome(scenario: Scenario, context: Context, checks: Sequence[Check]) -> t
     if unsafe:
         return "FAIL", f"unsafe: {_kind(unsafe[0][0])}", "; ".join(map(": ".join, unsafe))
     if late is not None:
-        return "FAIL", _kind(late), "; ".join(context.state)
+        return "FAIL", re.sub(r"peer-\d+(:\d+)?", "a peer", late), "; ".join(context.state)
     failing = [row for row in rows if row.verdict is Verdict.FAIL and row.check.kind == "gate"]
     if failing:
         what = ", ".join(row.check.id for row in failing)

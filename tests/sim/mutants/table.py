@@ -76,6 +76,7 @@ MUTANTS: Final = (
         "fleet.net.redial",
         "            kept.up_since = None\n            self._schedule(kept, now)\n",
         "            kept.up_since = None\n",
+        faults="partition=3",
         finds="deadline exceeded",
     ),
     Mutant(
