@@ -48,7 +48,7 @@ class Trial:
     message: str
     """One line of detail, of this seed alone."""
     schedule: str
-    """The strikes that were performed, as ``--faults`` takes them; empty without faults."""
+    """The strikes that were drawn or given, as ``--faults`` takes them; empty without faults."""
     replay: str
     virtual_seconds: float
     real_seconds: float

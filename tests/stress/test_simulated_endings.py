@@ -14,7 +14,7 @@ import trio
 from fleet.sim.guard import real_seconds
 from fleet.sim.world import simulate
 from stress.harness import bindings
-from stress.harness.options import EXIT_BROKEN, EXIT_FAILED
+from stress.harness.options import EXIT_BROKEN, EXIT_FAILED, EXIT_MISUSE
 from stress.harness.run import Context, Scenario, run_scenario
 
 
@@ -52,26 +52,26 @@ def ends(run: Callable[[Context], Awaitable[None]], out: Path, *options: str) ->
 
 
 @pytest.mark.parametrize(
-    ("run", "says"),
+    ("run", "says", "code"),
     [
-        (keeps_the_loop, "greedy"),
-        (reads_a_real_clock, "reads a real clock"),
-        (leaves_a_file_open, "peer-3: file forgotten"),
+        (keeps_the_loop, "greedy", EXIT_MISUSE),
+        (reads_a_real_clock, "reads a real clock", EXIT_MISUSE),
+        (leaves_a_file_open, "peer-3: file forgotten", EXIT_BROKEN),
     ],
 )
 def test_what_a_simulated_run_forbids_is_named_in_one_line(
     run: Callable[[Context], Awaitable[None]],
     says: str,
+    code: int,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(bindings, "simulate", functools.partial(simulate, watchdog_seconds=0.2))
-    code = ends(run, tmp_path)
+    assert ends(run, tmp_path) == code
     said = capsys.readouterr().err
     assert says in said
     assert said.count("\n") == 1
-    assert code in (EXIT_BROKEN, 3)
 
 
 @pytest.mark.parametrize("run", [never_quiets, waits_for_nothing])
